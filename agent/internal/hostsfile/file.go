@@ -19,7 +19,7 @@ import (
 
 const (
 	name     = "etc/hosts"
-	maxTries = 5 // a write may fail because another program replaces the file at the same moment
+	maxTries = 5 // a write may fail because another program changes the file at the same moment
 	lockWait = 5 * time.Second
 )
 
@@ -105,7 +105,7 @@ func checkReplaceable(fd int) error {
 }
 
 // apply makes the lines of entries the only lines of neardns in the file. left has the names that are not written because another
-// program's lines have them. If another program replaces the file meanwhile, apply starts again with the new text, up to maxTries times.
+// program's lines have them. If another program changes the file meanwhile, apply starts again with the new text, up to maxTries times.
 func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bool, left []string, err error) {
 	for range maxTries {
 		var c content

@@ -188,9 +188,9 @@ type end struct {
 	nl hostnet.Handle
 }
 
-// ensureEnd repairs the properties of one end of the veth. Multicast and generated addresses are off, because the link carries only the
-// prober's queries and their answers. If the node disables IPv6 on new links, the CNI enables it for pods, and this function for the
-// prober.
+// ensureEnd repairs the properties of one end of the veth. Multicast is off, and with IPv6 the generation of addresses too, because the
+// link carries only the prober's queries and their answers. If the node disables IPv6 on new links, the CNI enables it for pods, and this
+// function for the prober.
 func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []family) (end, error) {
 	e, err := h.End(name)
 	if err != nil {
