@@ -188,7 +188,7 @@ func (n *Node) queryRound(parent context.Context) {
 			found[way] = lease.Round{Answered: true}
 		}
 	} else if took > length+roundStalled {
-		return // the process was stopped, so it may have missed an answer
+		return // the process was probably stopped, so it may have missed an answer
 	}
 	n.conclude(found, err)
 }

@@ -2,10 +2,10 @@
 // egress policy that allows only kube-dns, or a firewall zone. The switch bypasses such a pod while that lasts, so kube-dns answers it.
 //
 // The kernel records which clients sent a query, before the filters, and whose queries passed them (see pkg/steer/nft). This package
-// reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It bypasses no
-// client while the prober's own path may be closed, writes no rule, and does no work for each query.
+// reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It starts no bypass
+// while the prober's own path may be closed, writes no rule, and does no work for each query.
 //
-// On failure: if the records cannot be read, the package logs that once and bypasses no further client; the switch goes on delivering.
+// On failure: if the records cannot be read, the package logs the error once and bypasses no further client; the switch goes on delivering.
 package evidence
 
 import (
@@ -89,7 +89,7 @@ type Evidence struct {
 	before     map[steer.Protocol]int64 // count of dropped queries at the last read, by protocol
 	stale      bool                     // the records must be read: more queries were dropped, or a read or a bypass must be repeated
 	next       time.Time                // the records are not read before this time
-	lastLogged string                   // the last error that was logged
+	lastLogged string                   // text of the error of the last read; "" if it had none
 
 	mu    sync.Mutex // guards the contents of judge
 	judge *judge

@@ -64,7 +64,7 @@ const (
 	answered event = iota // an upstream answers the agent
 	served                // kube-dns does not answer the agent, but answers pods
 	down                  // kube-dns does not answer the agent, and the fallback check failed
-	unclear               // kube-dns does not answer the agent, and the fallback check gave no result
+	unclear               // kube-dns does not answer the agent, and the fallback check gave no clear result
 )
 
 func (r Round) event() event {
