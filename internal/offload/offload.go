@@ -107,7 +107,7 @@ type offer struct {
 	size   uint16
 }
 
-// Source registers s with the Corefile server that is being built.
+// Source returns s for use by the Corefile server that is being built. Its offers are ignored until Changed switches to that server.
 func (l *Offloader) Source(s Source) *Source {
 	s.offloader, s.epoch = l, l.built.Load()
 	return &s

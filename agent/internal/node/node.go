@@ -146,7 +146,7 @@ type Recorder interface {
 	Repair(kind string)
 	Reload(ok bool)
 	FallbackVerified(clusterDNS netip.Addr, ok bool)
-	FallbackGone(clusterDNS netip.Addr) // the plan no longer has the fallback
+	FallbackGone(clusterDNS netip.Addr) // the fallback is no longer checked
 	Pods(counts map[string]int)
 	CanQuery(ok bool) // whether upstreams answer the agent's own queries for names that pods need
 }

@@ -58,7 +58,7 @@ type Counts struct {
 	Queries uint64 `json:"queries"`
 	Hits    uint64 `json:"hits"`   // number of Queries answered from the cache, by the agent or the kernel program
 	Kernel  uint64 `json:"kernel"` // number of Queries answered by the kernel program
-	// Failures is the number of Queries whose response code is not NOERROR or NXDOMAIN. It is counted only for pods.
+	// Failures is the number of Queries whose response code is not NOERROR or NXDOMAIN. It is set only in Pod.Counts.
 	Failures uint64 `json:"failures,omitempty"`
 }
 

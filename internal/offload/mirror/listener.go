@@ -53,7 +53,7 @@ type sight struct {
 
 // Counts has the number of mirrored queries by outcome. Each query is counted once.
 type Counts struct {
-	First   uint64 // the query was not seen in the last sightTime, so it was not fetched
+	First   uint64 // Listener.seen had no record of the query from the last sightTime, so it was not fetched
 	Fetched uint64 // a fetch began
 	Pending uint64 // a fetch of the same query was under way, or less than pause ago
 	Dropped uint64 // as many fetches ran as maxFetches or maxLinkFetches allow

@@ -57,7 +57,7 @@ type Keeper struct {
 	AllowOthers bool
 	// Veth finds the host's end of a pod's veth.
 	Veth func(podfile.File) (ifindex int, name string, err error)
-	// Count adds answers that the kernel program gave at a pod's link.
+	// Count gets the number of new answers that the kernel program gave at a pod's link.
 	Count func(f podfile.File, answers uint64)
 	// Refusals returns the log level for new refusals.
 	Refusals func() slog.Level

@@ -20,8 +20,9 @@ import (
 // ownInterface is the name of the veth's end in the prober's netns.
 const ownInterface = "eth0"
 
-// The hardware addresses of the veth's two ends. Each end has a permanent neighbour entry for the other, so that neither needs ARP,
-// neighbour discovery or an address in the other's subnet. Because they are set explicitly, udev does not generate others.
+// The hardware addresses of the veth's two ends. If the ends are in two netns, each has a permanent neighbour entry for the other, so that
+// neither needs ARP, neighbour discovery or an address in the other's subnet. Because the addresses are set explicitly, udev does not
+// generate others.
 func hostMAC() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x01} }
 func ownMAC() net.HardwareAddr  { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x02} }
 

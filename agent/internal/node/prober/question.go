@@ -38,7 +38,7 @@ const (
 // Result is the result of one probe. The caller compares Instance with its own, because another agent may have answered, or a resolver
 // that makes up TXT records.
 type Result struct {
-	Instance string        // the text of the agent that answered; set if and only if the probe succeeded
+	Instance string        // instance of the agent that answered, as its TXT record has it; set if and only if the probe succeeded
 	Failure  Failure       // None if the probe succeeded
 	Err      error         // why the probe failed, for logs and status
 	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open a UDP socket
