@@ -57,9 +57,9 @@ const (
 // is queried by chance causes no refresh.
 const refreshTerms = "refresh 3 1m"
 
-// The longest and the shortest time in seconds for which an answer is cached. The longest is CoreDNS's. Its minimum of 5 s is not used,
-// because it exceeds some TTLs. kube-dns's answers are cached for 30 s at most, as in NodeLocal DNSCache and in kube-dns's own cache, so
-// that a deleted record is gone when pods expect it.
+// The longest time in seconds for which a success is cached (for denials it is Cache.NegativeTTL), and the shortest for both. The longest
+// is CoreDNS's. Its minimum of 5 s is not used, because it exceeds some TTLs. kube-dns's successes are cached for 30 s at most, as in
+// NodeLocal DNSCache and in kube-dns's own cache, so that a deleted record is gone when pods expect it.
 const (
 	maxTTL        = 3600
 	maxTTLCluster = 30

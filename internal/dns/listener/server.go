@@ -56,8 +56,8 @@ type Chain interface {
 // Build fails.
 type Build func(before Chain) (Chain, error)
 
-// Server is the listener of one agent. It is safe for concurrent use. Calls of Start, Restart, Pause, Resume and Stop run one after the
-// other; Query and Fetch run at any time.
+// Server is the listener of one agent or edge. It is safe for concurrent use. Calls of Start, Restart, Pause, Resume and Stop run one after
+// the other; Query and Fetch run at any time.
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: none
