@@ -31,7 +31,7 @@ type Answer struct {
 	Expires    time.Duration // on the clock of Now: when Entry.Left becomes 0
 	Until      time.Duration // on the clock of Now: from then on the program passes the queries on, so that the entry can be refreshed
 	FixedTTL   uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
-	Rotate     bool          // as in answers.Reply
+	Rotate     bool          // each answer begins with another one of the entry's addresses
 	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
 	Series     uint16        // index in Counts, below SeriesMost; Test uses SeriesMost
 }

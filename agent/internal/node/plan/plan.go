@@ -47,7 +47,7 @@ type Plan struct {
 	Locals        []steer.Local    // addresses that clients themselves use as nameservers, each with its fallback
 	InterceptNode bool
 	HealthPort    uint16 // port of the kubelet's health checks at local addresses, whose connections bypass conntrack; 0: none
-	// Firewall is set if the agent must make the host's filter accept packets to its addresses.
+	// Firewall is set if the agent must make the host's filter accept DNS packets to and from its addresses.
 	Firewall bool
 
 	ClusterDomain string
