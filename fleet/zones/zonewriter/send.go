@@ -19,7 +19,7 @@ import (
 // again too. If alone is set, each host gets its own message, and a contended host does not keep the rest from being sent, so that a host
 // that others keep changing does not delay the other hosts.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
-	if len(jobs) == 0 { // only a heartbeat is due
+	if len(jobs) == 0 { // only a heartbeat, or its deletion, is due
 		err := p.update(ctx, nil, p.beatChanges(true))
 		if rfc2136.KindOf(err) == rfc2136.ServerFailed && p.busy < passing {
 			p.busy++
