@@ -55,7 +55,7 @@ func isLabel(s string) bool {
 	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
 
-// parseLinkName accepts a name that the kernel accepts for a link, if it is in ASCII and has no %.
+// parseLinkName accepts a name that the kernel accepts for a link, if it is printable ASCII without %.
 func parseLinkName(s string) (string, error) {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == ':' || r == '%' }
 	if s == "" || len(s) > 15 || s == "." || s == ".." || strings.ContainsFunc(s, bad) {

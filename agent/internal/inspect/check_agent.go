@@ -119,7 +119,7 @@ func checkRules(f *facts, r *findings) string {
 	case !f.present && f.agentErr != nil:
 		r.fail("start the agent; steered pods have no DNS until then", "the host has no packet rules of neardns")
 	case !f.present:
-		r.fail("find the program that deletes it (`nft monitor`); the agent restores it", "the host has no packet rules of neardns")
+		r.fail("find the program that deletes them (`nft monitor`); the agent restores them", "the host has no packet rules of neardns")
 	case len(f.tableDrift) > 0:
 		r.fail("nothing, if an agent runs: it repairs this at once; if it stays, find the program that changes it (`nft monitor`)", "%s",
 			some(f.tableDrift))

@@ -1,7 +1,7 @@
 // Package fastpath is the interface between a socket and a handler that answers queries without CoreDNS: the cache, or an authoritative
 // server's zones.
 //
-// A handler allocates nothing for a hit of the cache, and never waits. The package knows neither CoreDNS nor sockets.
+// A hit of the cache normally costs no allocation, and a handler never waits. The package knows neither CoreDNS nor sockets.
 //
 // If a handler cannot answer a query, the plugin chain does.
 package fastpath
