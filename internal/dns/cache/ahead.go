@@ -83,12 +83,12 @@ type watched struct {
 	ends   answers.Instant // when the entry's TTL ends
 	at     answers.Instant // when fire checks the name next, to refresh its entry
 	series *series         // the counters for the hit that made the name popular
-	hits   int             // the entry's count of hits when it was stored: it inherits the count of the entry that it replaced
+	hits   int             // the entry's count of hits when a refresh stored it: it inherits its predecessor's; 0 for the first entry
 	pause  time.Duration   // average time between two hits; 0: not measured yet
 	ttl    time.Duration   // longest TTL that an entry of the name had so far
 	lapses answers.Instant // when the entry would have expired if nothing had refreshed it early
 	took   time.Duration   // duration of the last refresh
-	ours   bool            // the entry comes from a refresh by ahead, so no client waited for it
+	ours   bool            // the entry comes from a refresh by ahead, which worth books as a cost
 	// The upstream seems to be a cache that answers with the remaining TTL of its own entry, so the refresh comes when the entry expires.
 	shared bool
 }

@@ -46,7 +46,7 @@ type end struct {
 	target string   // the name of the walk that has addresses; "" if there is none, or the resolver must walk the list itself
 	first  bool     // target is the first name of the walk
 	absent bool     // no name of the walk exists
-	ttl    uint32   // how long this is valid, in seconds from the start of the walk
+	ttl    uint32   // how long the walk's denials are valid, in seconds from its start; at most maxKeep
 	denial []dns.RR // the SOA of the denial of the walk's first name
 }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// maxWalk is how long a query waits for a walk before it is passed on unchanged; the walk begins no further name then. Forwarding the query
-// may take another 1.9 s, or 4.5 s if the name is slow (package forward). musl retries after 2.5 s, glibc and Go after 5 s.
+// maxWalk is how long a query waits for a walk before it is passed on unchanged; the walk then queries no further name. Forwarding the
+// query may take another 1.9 s, or 4.5 s if the name is slow (package forward). musl retries after 2.5 s, glibc and Go after 5 s.
 const maxWalk = 500 * time.Millisecond
 
 // SearchPath is the plugin's handler in one server block.

@@ -241,7 +241,7 @@ func (in *summed) end(entries int) error {
 		return err
 	}
 	if n := binary.BigEndian.Uint32(b); n != uint32(entries) {
-		return fmt.Errorf("%w: it has %d entries, but its end says %d", ErrSnapshot, entries, n)
+		return fmt.Errorf("%w: it has %d entries, but its end counts %d", ErrSnapshot, entries, n)
 	}
 	want := in.sum.Sum32()
 	if b, err = in.take(4); err != nil {

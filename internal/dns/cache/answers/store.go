@@ -304,7 +304,7 @@ func (sp *Space) evict(c Class) bool {
 	return false
 }
 
-// dead reports whether an entry can never be served again, not even as a stale one.
+// dead reports whether an entry expired longer ago than the space's Keep, so that it is not served even as a stale one.
 func (sp *Space) dead(e *Entry, now Instant) bool {
 	return -int64(e.Left(now))*int64(time.Second) > sp.keep.Load()
 }

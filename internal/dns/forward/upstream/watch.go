@@ -23,7 +23,7 @@ import (
 const (
 	settle   = 200 * time.Millisecond // time without a change before one is reported, because an editor writes in several steps
 	patience = 2 * time.Second        // maximum delay of a report if changes go on
-	poll     = 15 * time.Second       // interval of checks for changes that inotify does not see: other file systems, a bind mount's target
+	poll     = 15 * time.Second       // interval of checks for changes without inotify events: network file systems, a bind mount's target
 )
 
 // Watch reports changes of files until ctx ends, which closes the channel. A value means that at least one file has changed, appeared or
