@@ -23,7 +23,7 @@ func (n *Node) Alive() (bool, string) {
 		return false, "the node's loop has made no progress for " + d.Round(time.Second).String()
 	}
 	if d := now.Sub(n.lastQuery); !n.lastQuery.IsZero() && d > maxProbeAge {
-		return false, "the agent has sent no query of its own for " + d.Round(time.Second).String()
+		return false, "the agent's own queries have made no progress for " + d.Round(time.Second).String()
 	}
 	for t, l := range n.targets {
 		if d := now.Sub(l.probed); !l.probed.IsZero() && d > maxProbeAge {

@@ -94,7 +94,7 @@ func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue // a kernel without IPv6
 		} else if err != nil {
-			errs = append(errs, fmt.Errorf("look where sockets lead: %w", err))
+			errs = append(errs, fmt.Errorf("read the list of UDP sockets: %w", err))
 			continue
 		}
 		for _, s := range sockets(string(text)) {

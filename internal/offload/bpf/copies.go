@@ -20,7 +20,7 @@ const copiesBytes = 1 << 18
 func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byte)) error {
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	if err != nil {
-		return fmt.Errorf("read copied questions: %w", err)
+		return fmt.Errorf("read mirrored queries: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // makes ReadInto return when ctx ends
 	defer r.Close()                                          //nolint:errcheck // only read
@@ -31,7 +31,7 @@ func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byt
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("read copied questions: %w", err)
+			return fmt.Errorf("read mirrored queries: %w", err)
 		}
 		if ifindex, message, ok := copiedOf(record.RawSample); ok {
 			each(ifindex, message)

@@ -120,7 +120,7 @@ func (l *Level) Uncopied() (limited, full uint64, err error) {
 func (l *Level) passed(r Reason) (n uint64, err error) {
 	var cpus []uint64
 	if err := l.objects.Passes.Lookup(uint32(r), &cpus); err != nil {
-		return 0, fmt.Errorf("read passed questions: %w", err)
+		return 0, fmt.Errorf("read the counts of queries passed on: %w", err)
 	}
 	for _, c := range cpus {
 		n += c

@@ -95,7 +95,7 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 	m.Question = []dns.Question{{Name: name, Qtype: kind, Qclass: dns.ClassINET}}
 	wire, err := m.Pack()
 	if err != nil {
-		return question{}, fmt.Errorf("encode question %q: %w", name, err)
+		return question{}, fmt.Errorf("encode the query for %q: %w", name, err)
 	}
 	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
 }
@@ -194,7 +194,7 @@ func explainFallback(ctx context.Context, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return errors.New("no answer: check that kube-proxy (or its replacement) runs on this node, and that kube-dns is up")
 	case errors.Is(err, unix.ECONNREFUSED):
-		return errors.New("refused: the kube-dns Service has no endpoint")
+		return errors.New("refused: the kube-dns Service has no endpoint, or kube-dns does not listen")
 	}
 	return err
 }
