@@ -4,7 +4,7 @@
 // The package only reads. It does not check that a container still exists: a file may be a leftover, and its netns may be another
 // container's now.
 //
-// On failure: the error for an unreadable file names the file. A missing file is fs.ErrNotExist.
+// On failure: the error for an unreadable file names the file. For a missing file it wraps fs.ErrNotExist.
 package attached
 
 import (
@@ -29,7 +29,7 @@ import (
 // DefaultRoot is the folder of libcni's cache, unless the runtime sets another one.
 const DefaultRoot = "/var/lib/cni"
 
-// Keys of the capability arguments that Read uses.
+// Keys of the capability arguments that decode uses.
 const (
 	keyDNS         = "dns"
 	keyAnnotations = "io.kubernetes.cri.pod-annotations"
@@ -115,7 +115,7 @@ func decode(text []byte) (Pod, error) {
 		Config         []byte                     `json:"config"` // base64 in the file
 		IfName         string                     `json:"ifName"`
 		NetworkName    string                     `json:"networkName"`
-		NetNS          string                     `json:"netns"` // libcni before 1.3 does not write this key
+		NetNS          string                     `json:"netns"` // libcni before 1.2 does not write this key
 		CNIArgs        [][2]string                `json:"cniArgs"`
 		CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
 		Result         json.RawMessage            `json:"result"`
@@ -175,8 +175,8 @@ func decode(text []byte) (Pod, error) {
 	return p, nil
 }
 
-// Addresses returns the addresses in a CNI result that the container has on its interface ifName. An address without an interface, as old
-// plugins return it, counts as such an address.
+// Addresses returns the addresses in a CNI result that the container has on its interface ifName. An address for which the result names
+// no interface, as old plugins return it, counts too.
 func Addresses(r *types100.Result, ifName string) []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range r.IPs {

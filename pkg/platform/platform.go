@@ -7,11 +7,12 @@ import "strings"
 // Platform is one Kubernetes distribution.
 type Platform struct {
 	Name string `json:"-"`
-	// Kubelet is the path of the kubelet's configuration: a file, which may have drop-ins in the folder FILE.d, or a folder of drop-ins.
-	// Drop-ins are read in the order of their names, and later ones override earlier ones. "" means that the kubelet has only flags.
+	// Kubelet is the path of the kubelet's configuration: a file, which may have drop-ins in the folder FILE.d, or a folder of drop-ins,
+	// whose name ends in ".d". Drop-ins are read in the order of their names, and later ones override earlier ones. "" means that the
+	// kubelet has only flags.
 	Kubelet string `json:"-"`
-	// Mount is the part of Kubelet that the installer's container mounts: a file, or, if it ends in a slash, a folder. "" means that it
-	// mounts nothing.
+	// Mount is the path that the installer's container mounts to read Kubelet: a file, or, if it ends in a slash, a folder. "" means that
+	// it mounts nothing.
 	Mount string `json:"kubelet"`
 	// CNIBin and CNIConf are the container runtime's folders for CNI plugins and for network configurations.
 	CNIBin  string `json:"cniBin"`
@@ -69,7 +70,7 @@ func All() []Platform {
 }
 
 // KubeletFiles returns the files of the kubelet's configuration in the order in which they apply; later ones override earlier ones. The
-// first one may be missing. glob is filepath.Glob, or nil to leave out drop-ins.
+// file Kubelet may be missing. glob is filepath.Glob, or nil to leave out drop-ins.
 func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []string {
 	if p.Kubelet == "" {
 		return nil

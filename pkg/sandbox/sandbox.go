@@ -1,10 +1,10 @@
 // Package sandbox finds the resolv.conf that a container runtime made for a pod's sandbox, and changes it in place.
 //
 // The pod's containers have this file bind-mounted, so a new file under the same name would reach none of them. A change in place keeps
-// the inode, and with it owner, mode, label and open descriptors. The package never creates, removes or empties the file, and does not
-// follow a symbolic link in its place.
+// the inode, and with it owner, mode, label and open descriptors. The package never creates or removes the file, and does not follow a
+// symbolic link in its place.
 //
-// On failure: a change that cannot be written completely is undone, and the error returned.
+// On failure it returns an error. If a change cannot be written completely, it writes the old contents back.
 package sandbox
 
 import (
@@ -39,7 +39,7 @@ func Patterns() []string {
 	}
 }
 
-// CheckPattern returns an error unless a pattern is an absolute path that has {id} as one of its folders.
+// CheckPattern returns an error unless a pattern is an absolute path without redundant parts that has {id} as exactly one of its folders.
 func CheckPattern(p string) error {
 	folders := strings.Count(filepath.Dir(p)+"/", "/"+id+"/")
 	if !filepath.IsAbs(p) || folders != 1 || strings.Count(p, id) != 1 || filepath.Clean(p) != p || strings.ContainsRune(p, 0) {
@@ -79,7 +79,7 @@ func Read(path string) (File, error) {
 
 // Write replaces the file's contents by text. If the file has changed since it was read, Write leaves it as it is, and returns an error
 // unless the file has text already. The file is never empty meanwhile, because Write overwrites it from the start and then cuts it to the
-// new length. If this fails, Write restores the old contents.
+// new length. If this fails, Write writes the old contents back.
 func (f File) Write(text []byte) error {
 	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)
 	if err != nil {
