@@ -40,8 +40,8 @@ type Notes struct {
 	Delivered map[Client]time.Duration
 	// time since the last query that had also passed the host's filters
 	Arrived map[Client]time.Duration
-	// Slack is how far the two ages of a client may differ although one packet set both: the time between reading the two sets,
-	// and one tick of the kernel's clock, which limits the precision of ages.
+	// Slack is how far the two ages of a client may differ although one packet set both: the time between reading the two sets
+	// plus one tick of the kernel's clock, which limits the precision of ages.
 	Slack time.Duration
 }
 

@@ -5,8 +5,8 @@ package steer
 const (
 	CounterDeliveredUDP = "delivered_udp"   // packets delivered to the agent, under a lease
 	CounterDeliveredTCP = "delivered_tcp"   // connections to the agent, under a lease
-	CounterHeardUDP     = "heard_udp"       // delivered packets, also of Host.Ceded, that passed the host's own filters too
-	CounterHeardTCP     = "heard_tcp"       // the same of connections, by their SYN
+	CounterHeardUDP     = "heard_udp"       // delivered packets, and those to Host.Ceded, that also passed the host's own filters
+	CounterHeardTCP     = "heard_tcp"       // delivered connections, and those to Host.Ceded, whose SYN also passed the host's own filters
 	CounterFallbackUDP  = "fallback_udp"    // packets sent to kube-dns: rewritten to the cluster DNS address
 	CounterFallbackTCP  = "fallback_tcp"    // connections sent to kube-dns
 	CounterProbe        = "probe"           // queries of the prober, delivered without a lease

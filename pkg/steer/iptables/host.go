@@ -83,8 +83,8 @@ type host struct {
 	uplinks  []string
 	bridges  []string
 	seconds  int // how long a lease lasts, in seconds
-	// whether to check that a source address is routed by the link its packets came in on: the kernel can (see
-	// Iptables.routes), and there are no detours
+	// whether to check that a source address is routed by the link that its packets came in on: true if the kernel can do it
+	// (see Iptables.routes) and there are no detours
 	routes bool
 	own    bool // whether queries of the node's own processes are handled, too; see own.go
 	ceded  []netip.Addr

@@ -6,8 +6,8 @@
 //
 // It guarantees that, in the tables of iptables, it changes only its own chains and the jumps to them from base chains. It never
 // writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a chain that another rule refers to (D-022).
-// Except in filter.go, it writes whole chains with iptables-restore --noflush, in one transaction for each table, and its runs
-// of programs have a time limit and are counted.
+// Except in filter.go, it writes whole chains with iptables-restore --noflush, in one transaction for each table. Its runs of
+// iptables-restore and iptables -S have a time limit and are counted.
 //
 // On failure it returns an error that names the program and, if the program reports it, the rule. The chains of a table that
 // could not be written are as before.

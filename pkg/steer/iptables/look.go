@@ -134,8 +134,8 @@ func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 const listOwner = 0xefffffff
 
 // restrictLists keeps root processes without capabilities from writing leases: xt_recent creates its files writable for root,
-// and checks no capability. Rules can still change the lists. Without CAP_CHOWN, the files become read-only but stay root's, so
-// that such a process can make them writable again.
+// and checks no capability. Rules can still change the lists. Without CAP_CHOWN, the files become read-only but stay root's: such
+// a process can then make them writable again.
 func (b *Iptables) restrictLists() error {
 	return b.eachList(func(file string, _ steer.Protocol) error {
 		var st unix.Stat_t

@@ -14,7 +14,8 @@ import (
 // (see untranslated). Therefore neardns's jumps precede node-cache's NOTRACK rules and kube-proxy's jumps, and a packet that
 // neardns's chains have decided about does not go on to those rules.
 
-// ownMark matches packets of the node's own processes that were marked to go to kube-dns through the hairpin.
+// ownMark matches packets of the node's own processes that ownRaw or ownProber marked. Only those for kube-dns are routed through the
+// hairpin.
 func ownMark() string { return fmt.Sprintf("-m mark --mark %#x", steer.OwnMark) }
 
 // tracked is the verdict for a packet that stays tracked: in table raw, so that table nat decides about it, and in table nat, so
@@ -90,7 +91,7 @@ func (h host) toCeded(proto, ours, others string) []string {
 }
 
 // ownRaw returns the chain for queries of the node's own processes. A UDP query under a lease is not tracked. All others are
-// marked, because their source may be the local address itself, so that later rules can recognize them only by a mark.
+// marked: their source may be the local address itself, so later rules can recognize them only by a mark.
 func (h host) ownRaw() []chain {
 	if !h.own {
 		return nil

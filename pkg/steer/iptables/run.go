@@ -42,7 +42,7 @@ var (
 // later.
 func Busy(err error) bool { return errors.Is(err, ErrLocked) || errors.Is(err, ErrSlow) }
 
-// noLock makes iptables-legacy 1.8.0 and later use a lock file that no other program uses; earlier versions wait for the real
+// noLock makes iptables-legacy 1.8.6 and later use a lock file that no other program uses; earlier versions wait for the real
 // lock. It is for reading alone: the kernel returns a table as of one moment, so no lock is needed, and a program that keeps
 // the real lock cannot hide damage.
 const noLock = "XTABLES_LOCKFILE=/dev/null"

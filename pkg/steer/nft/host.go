@@ -252,8 +252,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 
 	answer := chain{name: hf.name("answers"), rules: []rule{
 		f.rule().notrack().end(),
-		// With node interception, the client's query was to the cluster DNS address, so the answer must come from there. For a
-		// steered pod this makes no difference: its own table has nothing left to rewrite.
+		// With node interception, the client's query was to the cluster DNS address, so the answer must come from there. A steered
+		// pod's own table then has nothing left to rewrite.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}

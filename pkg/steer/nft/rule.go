@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// op is one expression of a rule: either expr, or one of the two "ct zone" expressions that google/nftables cannot write,
-// because it has no field for their direction.
+// op is one expression of a rule: either expr, or one of the two "ct zone" expressions that google/nftables v0.3.0 cannot write,
+// because it omits their direction.
 type op struct {
 	expr expr.Any
 	zone zoneOp
