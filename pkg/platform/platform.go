@@ -1,5 +1,6 @@
 // Package platform has a table of Kubernetes distributions: the paths on their nodes that neardns needs, and the name of the
-// ConfigMap with kube-dns's Corefile. The agent and the installer look for these paths. The Helm chart has the same table.
+// ConfigMap with kube-dns's Corefile. The agent and the installer look for these paths. The Helm chart's files/platforms.yaml is
+// rendered from the fields with JSON names.
 package platform
 
 import "strings"

@@ -9,7 +9,7 @@ import (
 
 // attributes appends netlink attributes to one slice. google/nftables allocates several slices for each expression; for the
 // twenty rules of a pod table that would take longer than the kernel's work. A test checks that both encoders write the same
-// bytes.
+// bytes, except where the library omits flags (see write).
 type attributes struct{ data []byte }
 
 const (
