@@ -40,7 +40,7 @@ func Named(name string) (Kind, error) {
 	if f := iptables.Variant(name); slices.Contains(iptables.Variants(), f) {
 		return Kind{variant: f}, nil
 	}
-	return Kind{}, fmt.Errorf("back end %q is not known: it is %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
+	return Kind{}, fmt.Errorf("back end %q is not known: want %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
 }
 
 // Candidates lists the back ends that a configured word allows, the best first. For "auto" and any unknown word these are
