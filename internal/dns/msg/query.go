@@ -17,7 +17,7 @@ const (
 func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
 
 // Query is a plain query that was read from its bytes: opcode QUERY, class IN, one name of letters, digits, hyphens and underscores, no
-// flag except RD, AD and CD, and no other record than an OPT record of version 0. Read leaves out a few types, for example AXFR.
+// flag except RD, AD and CD, and at most an OPT record (version 0). Read leaves out a few types, for example AXFR.
 type Query struct {
 	ID       uint16
 	Key      Key

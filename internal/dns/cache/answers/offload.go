@@ -10,9 +10,9 @@ const (
 	offloadUntil   = 3 // offloaded; the value minus offloadUntil is the end of the offload in ns on the store's clock
 )
 
-// ShouldOffer counts a hit that the kernel program could have served, and reports whether to offer the entry for offload now: at the second
-// such hit, or at the first if the entry is marked or replaces one that had such a hit. After an offer it returns false until Decline is
-// called or the offload's time is over.
+// ShouldOffer counts a hit that the kernel program could have served, and reports whether to offer the entry for offload now. That is at
+// the second such hit, or at the first if the entry is marked or replaces one that had such a hit. After an offer it returns false until
+// Decline is called or the offload's time is over.
 func (e *Entry) ShouldOffer(now Instant) bool {
 	switch state := e.offload.Load(); {
 	case state == offloadNone && !e.marked.Load():

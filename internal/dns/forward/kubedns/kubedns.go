@@ -35,14 +35,14 @@ type Verdict struct {
 const maxNames = 16
 
 // passive lists the plugins that change no answer to a name outside the cluster, neither its records nor its response code. The other
-// plugins of CoreDNS 1.14 do, or may; `forward` and `kubernetes` are checked in detail.
+// plugins of CoreDNS do, or may; `forward` and `kubernetes` are checked in detail.
 func passive() []string {
 	return []string{"bind", "bufsize", "cache", "cancel", "debug", "dnstap", "errors", "health", "loadbalance", "log", "loop",
 		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}
 }
 
-// indifferent lists the options of `forward` that change no answer. It lacks `except`, `next` and `failover`, with which other plugins or
-// servers answer.
+// indifferent lists the options of `forward` that change no answer. It lacks, for example, `except`, `next` and `failover`, with which
+// other plugins or servers answer.
 func indifferent() []string {
 	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent",
 		"max_connect_attempts", "max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
