@@ -134,7 +134,8 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 	s.startChecks(a)
 }
 
-// nextPause returns the pause before the next attempt to use a failing server, and doubles it for the next time. The caller holds mu.
+// nextPause returns the pause before the next attempt to use a failing server, and doubles it for the next time, up to probeLast. The
+// caller holds mu.
 func (h *health) nextPause() time.Duration {
 	d := h.pause
 	h.pause = min(2*d, probeLast)

@@ -32,7 +32,7 @@ type nonces struct {
 	out map[string]bool
 }
 
-// add makes a random name in zone.
+// add makes and records a random name in zone.
 func (n *nonces) add(zone string) string {
 	name := strings.ToLower(rand.Text()) + "."
 	if zone == "." {

@@ -75,8 +75,8 @@ func (ss *Servers) NoteTrouble() {
 	ss.trouble.Send()
 }
 
-// blockOf returns the server block that forwards name: the one with the longest zone. Of several it returns the newest, because after a
-// reload the old blocks stay until their last query has its answer.
+// blockOf returns the server block that forwards name: the one with the longest zone that contains it. Of several it returns the newest,
+// because after a reload the old blocks stay until their last query has its answer.
 func (ss *Servers) blockOf(name string) *Block {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()

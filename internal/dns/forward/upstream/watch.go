@@ -57,7 +57,7 @@ type watcher struct {
 func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		// For example, the node has no inotify instance left, as with many log readers.
+		// For example, log readers have used up the node's inotify instances.
 		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "files", w.paths, "err", err, "every", w.poll)
 		return
 	}
