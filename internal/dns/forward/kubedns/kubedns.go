@@ -98,7 +98,7 @@ func (r *reader) read(text string) {
 		// The parser would resolve imports and variables in the agent's container, which is not kube-dns's.
 		switch {
 		case t.Text == "import":
-			r.object("its Corefile imports what is not seen here, line %d", t.Line)
+			r.object("its Corefile imports text that is not available here, line %d", t.Line)
 		case strings.Contains(t.Text, "{$"), strings.Contains(t.Text, "{%"):
 			r.object("its Corefile has the variable %s, line %d", show(t.Text), t.Line)
 		}
@@ -196,7 +196,7 @@ func (r *reader) forwards(d directive) {
 	case ok && zone != "." && r.isCluster(zone):
 		return
 	case !ok || zone != ".":
-		r.object("its Corefile forwards %s elsewhere, line %d", show(d.args[0]), d.line)
+		r.object("its Corefile forwards %s separately, line %d", show(d.args[0]), d.line)
 		r.name(d.args[0])
 		return
 	case len(d.args) != 2 || d.args[1] != NodeFile:

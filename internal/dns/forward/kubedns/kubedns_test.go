@@ -198,7 +198,7 @@ foo.com:5353 {
     loadbalance
     import /etc/coredns/custom/*.override
 }
-import /etc/coredns/custom/*.server`, false, "its Corefile imports what is not seen here, line 20", nil},
+import /etc/coredns/custom/*.server`, false, "its Corefile imports text that is not available here, line 20", nil},
 		{"k3s, without its imports", `.:53 {
     errors
     kubernetes cluster.local in-addr.arpa ip6.arpa
@@ -235,11 +235,11 @@ import /etc/coredns/custom/*.server`, false, "its Corefile imports what is not s
       rcode NXDOMAIN
     }
 }
-import custom/*.server`, false, "its Corefile imports what is not seen here, line 18", nil},
+import custom/*.server`, false, "its Corefile imports text that is not available here, line 18", nil},
 		{"AKS, without its imports", with(`    template ANY ANY reddog.microsoft.com {
       rcode NXDOMAIN
     }`), false, "its Corefile has the plugin template, line 13", []string{"reddog.microsoft.com."}},
-		{"DigitalOcean", with("    import custom/*.override"), false, "its Corefile imports what is not seen here, line 13", nil},
+		{"DigitalOcean", with("    import custom/*.override"), false, "its Corefile imports text that is not available here, line 13", nil},
 		{"hosts in the Corefile", with("    hosts {\n      10.9.9.9 git.corp.local wiki.corp.local\n      fallthrough\n    }"), false,
 			"its Corefile has the plugin hosts, line 13", []string{"git.corp.local.", "wiki.corp.local."}},
 		{"host.minikube.internal", with("    log\n    hosts {\n       192.168.49.1 host.minikube.internal\n       fallthrough\n    }"), false,
@@ -250,7 +250,7 @@ import custom/*.server`, false, "its Corefile imports what is not seen here, lin
 			"its Corefile has the zone corp.example, line 24", []string{"corp.example."}},
 		{"Consul", "consul.local:53 {\n    errors\n    cache 30\n    forward . 10.150.0.1\n}\n" + kubeadm, false,
 			"its Corefile has the zone consul.local, line 1", []string{"consul.local."}},
-		{"a conditional forward", with("    forward corp.example 10.150.0.1"), false, "its Corefile forwards corp.example elsewhere, line 13", []string{"corp.example."}},
+		{"a conditional forward", with("    forward corp.example 10.150.0.1"), false, "its Corefile forwards corp.example separately, line 13", []string{"corp.example."}},
 		{"resolvers of its own", forwarding("forward . 8.8.8.8 8.8.4.4"), false, "its Corefile forwards to 8.8.8.8 8.8.4.4, line 13", nil},
 		{"over TLS", forwarding("forward . tls://1.1.1.1 tls://1.0.0.1 {\n tls_servername cloudflare-dns.com\n}"), false, "its Corefile forwards to tls://1.1.1.1 tls://1.0.0.1, line 13", nil},
 		{"a resolver and the node's", forwarding("forward . /etc/resolv.conf 8.8.8.8"), false, "its Corefile forwards to /etc/resolv.conf 8.8.8.8, line 13", nil},
@@ -287,7 +287,7 @@ dns://.:53 {
 		{"a zone that only looks like the cluster's", kubeadm + "notcluster.local {\n    whoami\n}\n", false, "its Corefile has the zone notcluster.local, line 24", []string{"notcluster.local."}},
 		{"two blocks for all names", kubeadm + ".:5353 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has a second server block for all names, .:5353, line 24", nil},
 		{"over TLS to kube-dns", kubeadm + "tls://.:853 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has the server block tls://.:853, line 24", nil},
-		{"a snippet", "(common) {\n    errors\n}\n" + with("    import common"), false, "its Corefile imports what is not seen here, line 16", nil},
+		{"a snippet", "(common) {\n    errors\n}\n" + with("    import common"), false, "its Corefile imports text that is not available here, line 16", nil},
 		{"a variable", forwarding("forward . {$UPSTREAM}"), false, "its Corefile has the variable {$UPSTREAM}, line 13", nil},
 		{"commented out", with("    # hosts /etc/hosts"), true, "forward . /etc/resolv.conf, line 14", nil},
 		{"without braces", "example.org\nwhoami\n", false, "its Corefile has the zone example.org, line 1", []string{"example.org."}},
