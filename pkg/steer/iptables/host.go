@@ -195,7 +195,7 @@ func (h host) probe(source netip.Addr) string {
 }
 
 // raw returns the chains in table raw. For UDP they decide between the agent and kube-dns, before connection tracking: packets
-// for the agent are not tracked, all others go on to table nat.
+// for a socket of the node are not tracked, all others go on to table nat.
 func (h host) raw() []chain {
 	from := []jump{{base: "PREROUTING", before: h.untracked()}}
 	pre := chain{table: "raw", name: preroutingChain, from: from, rules: []string{"-i lo -j RETURN"}}
@@ -252,7 +252,8 @@ func (h host) strangers() []string {
 	return []string{"-m rpfilter --invert " + comment(steer.CounterStranger) + " -j " + h.tracked()}
 }
 
-// uplinksToKubeDNS sends TCP packets from outside the node to kube-dns.
+// uplinksToKubeDNS returns rules that send packets from outside the node to kube-dns. They matter only for TCP, because table raw has
+// already decided about UDP.
 func (h host) uplinksToKubeDNS() []string {
 	var rules []string
 	for _, u := range h.uplinks {

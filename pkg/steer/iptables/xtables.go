@@ -42,7 +42,7 @@ func (t legacyTable) policy(chain string) string {
 	return ""
 }
 
-// legacyInUse reports whether a table of iptables-legacy was ever used in the calling thread's netns.
+// legacyInUse reports whether the kernel lists a table of iptables-legacy as in use in the calling thread's netns.
 func legacyInUse(is4 bool, table string) (bool, error) {
 	file := "/proc/thread-self/net/ip6_tables_names"
 	if is4 {
@@ -90,7 +90,7 @@ func readLegacy(is4 bool, table string, onlyInfo bool) (info []byte, out legacyT
 	return info, out, nil
 }
 
-// fetchLegacy returns a table in the kernel's form: its struct ipt_getinfo, and its rule entries.
+// fetchLegacy returns a table in the kernel's form: its struct ipt_getinfo and, without onlyInfo, its rule entries.
 func fetchLegacy(is4 bool, table string, onlyInfo bool) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {

@@ -176,7 +176,7 @@ func (b *batch) change(want table, have loaded) {
 	}
 }
 
-// declare adds missing counters, sets and chains. A set of another type or a base chain at another hook, which another version
+// declare adds missing counters, sets and chains. A set of another shape or a base chain at another hook, which another version
 // wrote, has to be deleted first. Because rules refer to sets and chains, declare then first empties and deletes all chains.
 func (b *batch) declare(want table, have loaded) {
 	reshaped := false

@@ -101,7 +101,7 @@ func tableRef() *nftables.Table {
 }
 
 // Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Counters stay, and so do leases
-// and the exemptions that the plugin added, unless another version declared their set in another way (see declare).
+// and the exemptions that the plugin added, unless another version gave their set another shape (see declare).
 func (n *Nftables) Apply(rs steer.Ruleset) error {
 	_, err := n.Repair(rs)
 	return err

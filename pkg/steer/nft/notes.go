@@ -74,7 +74,8 @@ func readClient(key []byte, size int) (steer.Client, error) {
 }
 
 // Unheard returns, by protocol, how many queries were delivered and did not pass the host's filters since the table was made.
-// It is a cheap check: if the numbers do not grow, no queries are lost. Queries on their way make them inexact.
+// It is a cheap check: if the numbers do not grow, no queries are lost. Queries on their way, and those to ceded addresses, make
+// the numbers inexact.
 func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	counts, err := n.Counters()
 	return map[steer.Protocol]int64{
