@@ -39,23 +39,19 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 	m := netlink.Message{Data: append(header, attrs...)}
 	m.Header.Type, m.Header.Flags = netlink.HeaderType(kind), netlink.Request|flags
 	for range attempts {
-		var replies []netlink.Message
-		if replies, err = l.conn.Execute(m); err != nil {
-			return nil, err
-		}
+		replies, err := l.conn.Execute(m)
 		out := make([][]byte, 0, len(replies))
 		for _, r := range replies {
 			if r.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
 				err = ErrInterrupted
-				break
 			}
 			out = append(out, r.Data)
 		}
-		if err == nil {
-			return out, nil
+		if !errors.Is(err, ErrInterrupted) { // if only the end of the dump has the flag, Execute returns this error
+			return out, err
 		}
 	}
-	return nil, err
+	return nil, ErrInterrupted
 }
 
 // attempts is how often request tries a dump in total, because a change of the listed objects interrupts a dump (EINTR).

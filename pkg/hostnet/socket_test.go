@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mdlayher/netlink"
+	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
 )
 
@@ -128,5 +129,42 @@ func TestInterrupted(t *testing.T) {
 		if got := interrupted(c.messages); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// An address that changes during a list of addresses does not fail a pod's start: the list is read once more.
+func TestRequestRepeatsInterrupted(t *testing.T) {
+	part := netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWADDR}, Data: []byte("part")}
+	flagged := part
+	flagged.Header.Flags |= unix.NLM_F_DUMP_INTR
+	type answer struct {
+		message netlink.Message
+		err     error
+	}
+	good, atPart, atEnd, failed := answer{message: part}, answer{message: flagged}, answer{err: ErrInterrupted}, answer{err: unix.ENOBUFS}
+	for name, c := range map[string]struct {
+		answers []answer // the last one repeats
+		asked   int
+		err     error
+	}{
+		"whole":               {[]answer{good}, 1, nil},
+		"interrupted at part": {[]answer{atPart, good}, 2, nil},
+		"interrupted at end":  {[]answer{atEnd, atEnd, good}, 3, nil},
+		"always interrupted":  {[]answer{atEnd}, attempts, unix.EINTR},
+		"another error":       {[]answer{failed}, 1, unix.ENOBUFS},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			l := links{nltest.Dial(func(requests []netlink.Message) ([]netlink.Message, error) {
+				a := c.answers[min(asked, len(c.answers)-1)]
+				asked++
+				a.message.Header.Sequence, a.message.Header.PID = requests[0].Header.Sequence, nltest.PID
+				return []netlink.Message{a.message}, a.err
+			})}
+			got, err := l.request(unix.RTM_GETADDR, netlink.Dump, make([]byte, unix.SizeofIfAddrmsg))
+			if asked != c.asked || !errors.Is(err, c.err) || err == nil && (len(got) != 1 || string(got[0]) != "part") {
+				t.Errorf("%q, %v after %d requests; want %v after %d", got, err, asked, c.err, c.asked)
+			}
+		})
 	}
 }
