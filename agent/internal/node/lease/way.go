@@ -83,7 +83,7 @@ func (r Round) event() event {
 type Path struct {
 	State  State
 	until  time.Time // in Fallback: no return to Serving before it; in BothDown: no Trial before it; in Trial: the end if no result decides
-	since  time.Time // in Serving: when it began; in Fallback: the first unanswered round since kube-dns last answered pods, zero if none
+	since  time.Time // in Serving: when it began; in Fallback: the first unanswered round after the last other one, zero if none
 	inARow int       // number of consecutive rounds, up to the last one, in which an upstream answered
 	losses int       // changes to Fallback from states other than Starting, since the last call of forgive
 }
@@ -116,7 +116,8 @@ var transitions = []transition{
 	{Serving, down, always, BothDown, deadline(firstTrial)},
 
 	{Fallback, answered, rested, Serving, begin},
-	{Fallback, served, always, Fallback, func(w *Path, _ time.Time) { w.since = time.Time{} }},
+	{Fallback, answered, always, Fallback, noteAnswer},
+	{Fallback, served, always, Fallback, noteAnswer},
 	{Fallback, down, unserved, BothDown, deadline(trialInterval)},
 	{Fallback, down, always, Fallback, noteUnserved},
 	{Fallback, unclear, unserved, BothDown, deadline(trialInterval)},
@@ -187,6 +188,8 @@ func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}
 	w.until = now.Add(max(restSilent, restAfter(w.losses)))
 }
+
+func noteAnswer(w *Path, _ time.Time) { w.since = time.Time{} }
 
 func noteUnserved(w *Path, now time.Time) {
 	if w.since.IsZero() {

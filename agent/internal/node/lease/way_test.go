@@ -148,6 +148,8 @@ func TestRounds(t *testing.T) {
 		{"losses are forgiven after a minute", join(one(ok, podsServed), times(40, ok), one(podsServed, ok, ok, ok)), true},
 		{"kube-dns dies behind bypassed pods", join(one(ok, podsServed), times(7, neither)), true},
 		{"for a moment only", join(one(ok, podsServed), times(4, neither), one(podsServed), times(4, neither)), false},
+		{"answers during a rest: one lost round does not end it", join(one(ok, podsServed), times(4, ok), one(podsServed),
+			times(4, ok), one(podsServed, neither), times(6, ok), one(neither)), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var w Path
