@@ -31,9 +31,6 @@ type Exchanger struct{ Prefix string }
 // folder for a network's configuration.
 const tempSuffix = ".tmp"
 
-// putBacks is how often at most replace restores the text of the program that owns the file, if that program keeps writing.
-const putBacks = 5
-
 // The names of temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the text of
 // the file's owner. placedPrefix is for the new contents, asidePrefix for a file that is moved away to be removed.
 func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // followed by the new contents' digest, a dash, the file's name
@@ -99,18 +96,17 @@ func replace(temp, to string, before []byte) error {
 		return remove(temp)
 	}
 	// The owner wrote during the exchange: exchange again to restore its text. If the owner has written again by then, restore that newer
-	// text, and so on, until the file that comes out is the one that was put in last.
-	for range putBacks {
+	// text, and so on, until the file that comes out is the one that was put in last. A limit could lose the owner's last text.
+	for {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
 			return fmt.Errorf("restore the text of the file's owner, which is in %s: %w", temp, err)
 		}
 		back := out
 		if out, err = os.ReadFile(temp); err == nil && bytes.Equal(out, placed) {
-			break
+			return errors.Join(ErrMoved, remove(temp))
 		}
 		placed = back
 	}
-	return errors.Join(ErrMoved, remove(temp))
 }
 
 // hasWriter reports whether a program has the file open for writing. The kernel then refuses a read lease on the file (fcntl(2)). It

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,6 +112,66 @@ func TestExchanger(t *testing.T) {
 	}
 	if err := x.Remove(file, []byte("new")); err != nil || names(t, dir) != "" {
 		t.Errorf("remove: %v; in the folder: %s", err, names(t, dir))
+	}
+}
+
+// However often the owner puts a new file into the place while its text is given back, the last one stands there in the end.
+func TestExchangerAgainstAnOwnerThatGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	file, temp := filepath.Join(dir, "f"), filepath.Join(dir, "temp")
+	testutil.Must(t, os.WriteFile(temp, []byte("new"), 0o600))
+	ours, err := os.Stat(temp)
+	testutil.Must(t, err)
+	// The owner's files are pipes: what reads one waits until the owner writes into it, under another name.
+	const last = 5
+	owners := filepath.Join(t.TempDir(), "owners-")
+	texts := make([]os.FileInfo, last+1)
+	for i := range texts {
+		name := owners + strconv.Itoa(i)
+		testutil.Must(t, unix.Mkfifo(name, 0o600))
+		texts[i], err = os.Stat(name)
+		testutil.Must(t, err)
+	}
+	place := func(i int) {
+		link := filepath.Join(dir, "link")
+		testutil.Must(t, os.Link(owners+strconv.Itoa(i), link))
+		testutil.Must(t, os.Rename(link, file))
+	}
+	place(0)
+	ended := make(chan error, 1)
+	go func() { ended <- replace(temp, file, []byte("before")) }()
+	write := func(i int, text string, meanwhile func()) {
+		f, err := os.OpenFile(owners+strconv.Itoa(i), os.O_WRONLY, 0) // waits for the reader
+		testutil.Must(t, err)
+		meanwhile()
+		_, err = f.WriteString(text)
+		testutil.Must(t, errors.Join(err, f.Close()))
+	}
+	placed := func(want os.FileInfo) bool {
+		got, err := os.Stat(file)
+		testutil.Must(t, err)
+		return os.SameFile(got, want)
+	}
+	write(0, "before", func() {})
+	for !placed(ours) {
+		runtime.Gosched()
+	}
+	for i := range last {
+		write(i, strconv.Itoa(i), func() { place(i + 1) })
+	}
+	write(last, strconv.Itoa(last), func() {})
+	for err = nil; err == nil && !placed(texts[last]); runtime.Gosched() {
+		select {
+		case err = <-ended:
+		default:
+		}
+	}
+	if err == nil {
+		write(last-1, strconv.Itoa(last-1), func() {}) // what comes out is what was put in last
+		err = <-ended
+	}
+	if !errors.Is(err, ErrMoved) || !placed(texts[last]) || names(t, dir) != "f" {
+		t.Errorf("%v; the last text is in place: %t; in the folder: %s", err, placed(texts[last]), names(t, dir))
 	}
 }
 
