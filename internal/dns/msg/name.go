@@ -1,7 +1,6 @@
 package msg
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 )
@@ -111,7 +110,9 @@ func Name(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bytes.ToLower(question[:len(question)-4]), nil
+	wire := question[:len(question)-4]
+	lower(wire)
+	return wire, nil
 }
 
 // lower changes ASCII letters to lower case (RFC 4343). It may be used for a whole name in wire form, because label lengths are below

@@ -43,6 +43,20 @@ func TestQuestionStrict(t *testing.T) {
 	}
 }
 
+// TestName: only ASCII letters have another case (RFC 4343), and each byte stays one.
+func TestName(t *testing.T) {
+	for name, want := range map[string]string{
+		".":                 "\x00",
+		"WWW.Example.":      "\x03www\x07example\x00",
+		`\200\195\128\065.`: "\x04\xc8\xc3\x80a\x00",
+		"\u00dc.":           "\x02\xc3\x9c\x00",
+	} {
+		if got, err := Name(name); err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
 func FuzzQuestion(f *testing.F) {
 	for _, s := range []string{".", "a.b.", `\.\000.`, "..", `\9`} {
 		f.Add(s)
