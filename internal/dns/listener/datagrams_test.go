@@ -137,11 +137,19 @@ func (s *some) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 
 // TestBrokenFirst: a handler before the chain that panics costs no answer, and not the process.
 func TestBrokenFirst(t *testing.T) {
-	_, cfg := serve(t, nil, &handler{do: answer, first: broken{}})
+	s, cfg := serve(t, nil, &handler{do: answer, first: broken{}})
+	q := question("a.example.org.", dns.TypeA)
 	for _, network := range []string{"udp", "tcp"} {
-		if m := ask(t, network, addressOf(cfg), question("a.example.org.", dns.TypeA)); len(m.Answer) != 1 {
+		if m := ask(t, network, addressOf(cfg), q); len(m.Answer) != 1 {
 			t.Errorf("%s: %v", network, m)
 		}
+	}
+	wire, err := q.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, err := s.Fetch(wire, nil); err != nil || code != dns.RcodeSuccess {
+		t.Errorf("a mirrored query: %d, %v", code, err)
 	}
 }
 

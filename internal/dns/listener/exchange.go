@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"log/slog"
 	"net/netip"
 	"runtime/debug"
 
@@ -66,13 +67,7 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 // answerFast runs a query through the fast path. It returns b with the answer appended, or b unchanged if the query gets no answer. If ok
 // is false, the plugin chain has to answer.
 func (p *point) answerFast(first fastpath.Handler, b []byte, q *fastpath.Query) (answer []byte, ok bool) {
-	// A panic over one query must not end the process. The plugin chain recovers by itself.
-	defer func() {
-		if r := recover(); r != nil {
-			p.log.Error("panic in the fast path; the plugin chain answers this query instead", "panic", r, "stack", string(debug.Stack()))
-			answer, ok = nil, false
-		}
-	}()
+	defer leaveToChain(p.log, &ok)
 	q.Identity = nil
 	if p.observer != nil {
 		q.Identity = p.observer.Identify(q.Client)
@@ -91,4 +86,12 @@ func (p *point) answerFast(first fastpath.Handler, b []byte, q *fastpath.Query) 
 		p.observer.Record(queryinfo.Answer{Client: q.Client, Identity: q.Identity, Rcode: code, Size: size, Level: level})
 	}
 	return b, true
+}
+
+// leaveToChain, deferred, recovers from a panic in the fast path, which must not end the process. The plugin chain recovers by itself.
+func leaveToChain(log *slog.Logger, ok *bool) {
+	if r := recover(); r != nil {
+		log.Error("panic in the fast path; the plugin chain answers this query instead", "panic", r, "stack", string(debug.Stack()))
+		*ok = false
+	}
 }

@@ -60,7 +60,7 @@ func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	}
 	defer c.leave()
 	at, w := cfg.internalClient()
-	if code, ok := fetchFast(c.chain.FastPath(at), message, identity); ok {
+	if code, ok := s.fetchFast(c.chain.FastPath(at), message, identity); ok {
 		return code, nil
 	}
 	m := new(dns.Msg)
@@ -81,7 +81,8 @@ func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture)
 	return at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}
 }
 
-func fetchFast(first fastpath.Handler, message []byte, identity any) (code int, ok bool) {
+func (s *Server) fetchFast(first fastpath.Handler, message []byte, identity any) (code int, ok bool) {
+	defer leaveToChain(s.log, &ok)
 	if first == nil {
 		return 0, false
 	}
