@@ -21,11 +21,9 @@ import (
 // addresses. So it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It
 // returns an error if the answer has another response code, if there is no answer, if ctx ends first, or if the server is not started.
 func (s *Server) Query(ctx context.Context, zone string) error {
-	s.mu.Lock()
-	c, cfg := s.chain, s.config
-	s.mu.Unlock()
-	if c == nil || !c.enter() {
-		return ErrStopped
+	c, cfg, err := s.enter()
+	if err != nil {
+		return err
 	}
 	at, w := cfg.internalClient()
 	answers := make(chan *dns.Msg, 1)
@@ -52,11 +50,9 @@ func (s *Server) Query(ctx context.Context, zone string) error {
 // with this identity. Otherwise the plugin chain gets the answer and caches it. Fetch returns the response code. message is a complete
 // query in wire form; Fetch does not keep it.
 func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
-	s.mu.Lock()
-	c, cfg := s.chain, s.config
-	s.mu.Unlock()
-	if c == nil || !c.enter() {
-		return 0, ErrStopped
+	c, cfg, err := s.enter()
+	if err != nil {
+		return 0, err
 	}
 	defer c.leave()
 	at, w := cfg.internalClient()
@@ -72,6 +68,17 @@ func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 		return 0, errors.New("no answer")
 	}
 	return w.Msg.Rcode, nil
+}
+
+// enter returns the plugin chain with its configuration, and counts a query in progress there. The caller must call leave. It counts with
+// mu held, so that no Restart retires the chain before.
+func (s *Server) enter() (*serving, Config, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.chain == nil || !s.chain.enter() {
+		return nil, Config{}, ErrStopped
+	}
+	return s.chain, s.config, nil
 }
 
 // internalClient returns the client of the agent's own queries. Its address is the server's own, so it is not a pod's.

@@ -1,7 +1,10 @@
 package listener
 
 import (
+	"log/slog"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -23,5 +26,47 @@ func TestReloadOfADeadServer(t *testing.T) {
 	}
 	if next.closed.Load() != 1 {
 		t.Errorf("the chain was closed %d times", next.closed.Load())
+	}
+}
+
+// TestQueryDuringReloads: each of the agent's own queries finds a plugin chain, also while one replaces another.
+func TestQueryDuringReloads(t *testing.T) {
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	cfg.Deaf = true
+	if err := s.Start(t.Context(), cfg, (&handler{do: answer}).build, nil); err != nil {
+		t.Fatal(err)
+	}
+	var failed atomic.Pointer[error]
+	ended := make(chan struct{})
+	var queries sync.WaitGroup
+	for range 4 {
+		queries.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+				}
+				if err := s.Query(t.Context(), "example.org"); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	for range 10_000 {
+		if err := s.Restart(t.Context(), cfg, (&handler{do: answer}).build); err != nil {
+			t.Error(err)
+		}
+		if failed.Load() != nil {
+			break
+		}
+	}
+	close(ended)
+	queries.Wait()
+	if err := failed.Load(); err != nil {
+		t.Error(*err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
 	}
 }
