@@ -30,7 +30,7 @@ type server struct {
 	name    string // nameserver.Address.String
 	addr    string // address:port
 	tls     *tls.Config
-	mark    int // of packets to the server, see prepare; 0: none
+	mark    atomic.Int64 // of packets to the server, see prepare; 0: none. It stays: a mark that no rule of the host needs does no harm.
 	log     *slog.Logger
 	bufs    *buffers
 	life    context.Context // canceled when no server block lists the server any more
@@ -66,7 +66,7 @@ func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t
 
 // open opens a UDP socket, or a TCP or TLS connection, to the server.
 func (s *server) open(ctx context.Context, stream bool) (*line, error) {
-	l, err := dial(ctx, s.connect, s.addr, stream, s.tls, s.mark)
+	l, err := dial(ctx, s.connect, s.addr, stream, s.tls, int(s.mark.Load()))
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	name := sp.String()
 	s := ss.byName[name]
 	if s == nil {
-		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge,
+		s = &server{name: name, addr: sp.Addr.String(), log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge,
 			connect: ss.connect, born: ss.born}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
@@ -65,6 +65,10 @@ func (ss *Servers) acquire(sp spec) *server {
 				ClientSessionCache: tls.NewLRUClientSessionCache(4)}
 		}
 		ss.byName[name] = s
+	}
+	if mark := int64(sp.mark); mark != 0 && s.mark.Swap(mark) != mark { // a reload turned interceptNode on: see server.mark
+		s.udp.flush()
+		s.tcp.flush()
 	}
 	s.refs++
 	return s
