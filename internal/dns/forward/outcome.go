@@ -31,7 +31,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 		}
 	}
 	t.why, t.worth = reasonOf(v, out.err), v
-	t.server.counts.results[t.why].Add(1)
+	t.count(t.why)
 	if out.err != nil {
 		// The answer is truncated and the server accepts no TCP; the client can try TCP itself.
 		return r.isTruncated() && t.stream && !t.hasConnection() && !r.overTCP

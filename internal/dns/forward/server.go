@@ -162,7 +162,7 @@ type reason uint8
 const (
 	reasonNone        reason = iota
 	reasonSilent             // no answer in time
-	reasonSlow               // no answer yet when the query ended, usually because another server answered it
+	reasonSlow               // no answer before another server's, or only to other queries
 	reasonRefuses            // ECONNREFUSED: nothing listens, so a TCP reset or an ICMP "port unreachable" came
 	reasonUnreachable        // no route, an ICMP error of a firewall, or another failure to connect
 	reasonBroken             // the connection ended before the answer, or another error

@@ -33,9 +33,21 @@ func (r *hedgedQuery) settle(winner int) {
 	}
 	for i := range r.next {
 		if t := &r.tries[i]; t.state == running {
-			t.server.counts.results[reasonSlow].Add(1)
+			why := reasonSlow
+			if winner < 0 {
+				why = reasonSilent
+			}
+			t.count(why)
 		}
 	}
+}
+
+// count counts the result of a try. A server that has sent anything since the try began is slow with this answer, not silent.
+func (t *try) count(why reason) {
+	if why == reasonSilent && t.server.heard(t.began) {
+		why = reasonSlow
+	}
+	t.server.counts.results[why].Add(1)
 }
 
 // settleStreams records that a server answered over UDP although its TCP connection failed.

@@ -94,6 +94,35 @@ func TestFailuresOfTheirOwn(t *testing.T) {
 	})
 }
 
+// A try without an answer counts as silent if its server sent nothing until the query failed, and as slow if only the answer is late.
+func TestSilentOrSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			server func(*dns.Msg, bool) *dns.Msg
+			others bool // another upstream answers
+			want   reason
+		}{
+			"a silent server":           {silence, false, reasonSilent},
+			"a server with a slow name": {slowly, false, reasonSlow},
+			"another one was faster":    {silence, true, reasonSlow},
+		} {
+			for _, stream := range []bool{false, true} {
+				addrs := []string{newFake(t, onBoth, tc.server).addr}
+				if tc.others {
+					addrs = append(addrs, newFake(t, onBoth, answersAs("other")).addr)
+				}
+				b := serve(t, func(a *Block) { a.stream = stream }, addrs...)
+				b.ask("udp", "6s.example.")
+				for r := range reasons {
+					if n := b.list[0].counts.results[r].Load(); (n > 0) != (r == tc.want) {
+						t.Errorf("%s, TCP %v: %d tries are %s, want only %s", name, stream, n, r, tc.want)
+					}
+				}
+			}
+		}
+	})
+}
+
 // A name is slow and its answer is lost: the query is sent once more without a hedge from the budget, as its client would have done.
 func TestLostAnswerIsQueriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
