@@ -32,8 +32,11 @@ PASSED = @.ci/lanes -ran "make $@ $(MAKEOVERRIDES)"
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
-LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables,./fleet/zones/zonewriter
-# The race detector reports a race when it happens. The second that it sleeps at the end of each process by default is only for
+LANES := -p 2 -shards 5 -split ./integration/nodelocal,./fleet/zones/zonewriter,./integration/steering,./pkg/steer/nft,./pkg/steer/iptables
+# The race detector makes a test take five times as long. These do without: the tests of integration start programs, which are built without
+# it, and the others run in one goroutine.
+PLAIN := ./integration,./fleet/zones/zone,./fleet/zones/adopt,./agent/internal/pods/podstate,./agent/internal/inspect/bundle
+# It reports a race when it happens. The second that it sleeps at the end of each process by default is only for
 # goroutines that outlive the last test.
 export GORACE ?= atexit_sleep_ms=0
 # Where tests record what they showed of the compatibility tables, for `make compat`.
@@ -146,7 +149,7 @@ PUSH := skopeo:skopeo docker-registry:docker-registry
 TEST_DEPS := $(PUSH) $(ZONESERVERS) $(GEODATA) $(BPF)
 test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
-	@$(BUILT) $(TESTRUN) -race -plain ./integration $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(CITED) $(if $(LOG),-log $(LOG)) $(PKGS)
+	@$(BUILT) $(TESTRUN) -race -plain $(PLAIN) $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(CITED) $(if $(LOG),-log $(LOG)) $(PKGS)
 
 test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)

@@ -60,7 +60,7 @@ func stopwatch() (elapsed func() time.Duration) {
 func main() {
 	o := options{ci: os.Getenv("CI") != "", stopwatch: stopwatch}
 	flag.BoolVar(&o.race, "race", false, "build with the race detector (needs a C compiler)")
-	flag.Var(&o.plain, "plain", "no -race for packages below these folders, comma-separated: their tests start programs, which are built without it")
+	flag.Var(&o.plain, "plain", "no -race for packages below these folders, comma-separated: their tests start programs, which are built without it, or run in one goroutine")
 	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
 	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time; 1: and one test at a time, also of those that call t.Parallel")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")

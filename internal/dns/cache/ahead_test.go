@@ -131,14 +131,14 @@ func always(ttl uint32) func(int) uint32 { return func(int) uint32 { return ttl 
 // a tenth more queries than where answers expire.
 func TestRefreshKeepsHot(t *testing.T) {
 	for name, c := range map[string]crowd{
-		"denials of 5 s, 13 questions in each":    {names: 40, rate: 104, lasts: 4 * time.Minute, ttl: always(5), denied: true},
-		"denials of 5 s, 50 questions in each":    {names: 20, rate: 200, lasts: 2 * time.Minute, ttl: always(5), denied: true},
+		"denials of 5 s, 13 questions in each":    {names: 40, rate: 104, lasts: 2 * time.Minute, ttl: always(5), denied: true},
+		"denials of 5 s, 50 questions in each":    {names: 20, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
 		"answers of 30 s, 20 questions in each":   {names: 40, rate: 27, lasts: 10 * time.Minute, ttl: always(30)},
 		"answers of 1 s, 30 questions in each":    {names: 10, rate: 300, lasts: 20 * time.Second, ttl: always(1)},
 		"answers of 300 s, 20 questions in each":  {names: 40, rate: 2.7, lasts: 40 * time.Minute, ttl: always(300)},
 		"answers of 30 s, of a slow upstream":     {names: 4, rate: 2.7, lasts: time.Hour, ttl: always(30), takes: 500 * time.Millisecond},
 		"answers of 30 s, of a cache behind ours": {names: 20, rate: 30, lasts: 10 * time.Minute, ttl: always(30), shared: true},
-		"the Services of W2 at 500 a second":      {names: 200, rate: 500, lasts: 2 * time.Minute, ttl: w2, denied: true, leaves: 0.005},
+		"the Services of W2 at 500 a second":      {names: 200, rate: 500, lasts: time.Minute, ttl: w2, denied: true, leaves: 0.005},
 		"denials of 5 s, 1,000 questions in each": {names: 1, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,11 +198,11 @@ func TestRefreshIsBound(t *testing.T) {
 	for name, c := range map[string]crowd{
 		"names that live for one TTL":        {names: 20, rate: 100, lasts: 4 * time.Minute, change: 6 * time.Second, ttl: always(5)},
 		"bursts, a TTL and more between":     {names: 20, rate: 2, lasts: 10 * time.Minute, bursts: true, ttl: always(5)},
-		"three questions in each TTL":        {names: 50, rate: 30, lasts: 12 * time.Minute, ttl: always(5)},
-		"five questions in each TTL":         {names: 50, rate: 50, lasts: 12 * time.Minute, ttl: always(5), denied: true},
-		"eight questions in each TTL":        {names: 50, rate: 80, lasts: 12 * time.Minute, ttl: always(5)},
+		"three questions in each TTL":        {names: 50, rate: 30, lasts: 4 * time.Minute, ttl: always(5)},
+		"five questions in each TTL":         {names: 50, rate: 50, lasts: 4 * time.Minute, ttl: always(5), denied: true},
+		"eight questions in each TTL":        {names: 50, rate: 80, lasts: 4 * time.Minute, ttl: always(5)},
 		"seldom":                             {names: 200, rate: 10, lasts: 10 * time.Minute, ttl: always(5)},
-		"W3 at 500 a second":                 {names: w2Names + w3Others, rate: 500, lasts: 4 * time.Minute, pick: w3(), ttl: w3TTL},
+		"W3 at 500 a second":                 {names: w2Names + w3Others, rate: 500, lasts: 80 * time.Second, pick: w3(), ttl: w3TTL},
 		"a cache behind ours, few questions": {names: 50, rate: 20, lasts: 10 * time.Minute, ttl: always(30), shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -170,7 +170,7 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 	}
 	round()
 	before := openFiles(t)
-	for range 20 {
+	for range 6 {
 		round()
 	}
 	if after := openFiles(t); after > before+3 { // the runtime's own
