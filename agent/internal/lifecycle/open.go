@@ -83,7 +83,7 @@ const dnsPort = 53 // RFC 1035, section 4.2.1
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	o.registry.Excludes = func(f podfile.File) string {
-		if !a.conf.Adopts() && pods.WaitsForAdoption(f) {
+		if !a.config().Adopts() && pods.WaitsForAdoption(f) {
 			return "adoptPods is false"
 		}
 		return a.config().Steer.Excludes(f.PodNamespace, f.OptIn)

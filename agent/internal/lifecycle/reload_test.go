@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -142,5 +144,23 @@ func TestFollow(t *testing.T) {
 	<-ended
 	if len(plans) > 0 || len(refusals) > 0 {
 		t.Errorf("%d plans and %d refusals more", len(plans), len(refusals))
+	}
+}
+
+// The pods' registry asks for the configuration in effect while a reload replaces it.
+func TestExcludesDuringAReload(t *testing.T) {
+	log, conf, next := slog.New(slog.DiscardHandler), config.Default(), config.Default()
+	conf.AdoptPods, next.AdoptPods, next.Steer.Mode = false, false, config.SteerNone
+	a := &agent{log: log, level: new(slog.LevelVar), conf: &conf, answers: newAnswers(log, &conf), clients: podindex.New(&conf)}
+	o := opened{plan: plan.Plan{Folders: plan.Folders{State: t.TempDir()}}}
+	a.openPods(&o, nil)
+	var reload sync.WaitGroup
+	reload.Go(func() { a.take(&next) })
+	if why := o.registry.Excludes(podfile.File{Adopted: podfile.ByCache}); why != "adoptPods is false" {
+		t.Errorf("an adopted pod, during the reload: %q", why)
+	}
+	reload.Wait()
+	if why := o.registry.Excludes(podfile.File{}); !strings.Contains(why, "steer.mode is none") {
+		t.Errorf("another pod, after the reload: %q", why)
 	}
 }
