@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/neardns/neardns/pkg/attached"
@@ -59,7 +58,7 @@ type Wanted struct {
 // is steered only after a trial, because a running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes its
 // file and its rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
-	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}}
+	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}}
 	for {
 		if k.due(time.Now()) {
 			k.scan(ctx)
@@ -82,8 +81,10 @@ type adopter struct {
 	// hadFile has the files in libcni's cache for which there was a pod file since this process started, by name, each with its
 	// modification time. If such a pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so
 	// the pod is not adopted again.
-	hadFile    map[string]time.Time
-	lastLogged map[string]string // by what logOnce logged about (a cache file, container or folder): the reason that it logged last
+	hadFile map[string]time.Time
+	// failed has what logOnce was called for in the current scan (a cache file, pod file, container or folder), each with its reason.
+	// lastFailed is that of the scan before.
+	failed, lastFailed map[string]string
 }
 
 // due reports whether anything that a scan reads may have changed since the last scan.
@@ -109,12 +110,12 @@ func (k *adopter) due(now time.Time) bool {
 // scan adopts running pods that have no pod file, and drops adopted pods that the runtime has removed.
 func (k *adopter) scan(ctx context.Context) {
 	k.scanned, k.retry = time.Now(), false
+	k.failed, k.lastFailed = map[string]string{}, k.failed
 	paths, known, err := attached.List(k.Root)
 	if err != nil {
 		k.logOnce(k.Root, slog.LevelWarn, "cannot list running pods; they are not adopted", err.Error())
 		return
 	}
-	delete(k.lastLogged, k.Root)
 	k.pods.Outdate()
 	files, _ := k.pods.read() // Reconcile reports unreadable files
 	of := map[string]podfile.File{}
@@ -135,13 +136,6 @@ func (k *adopter) scan(ctx context.Context) {
 			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(),
 				"pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
 		}
-	}
-	for name := range k.lastLogged { // forget what was logged about files that are no longer in libcni's cache
-		isOf := func(path string) bool { return strings.HasPrefix(name, filepath.Base(path)) }
-		if !strings.Contains(name, "-") || slices.ContainsFunc(paths, isOf) {
-			continue
-		}
-		delete(k.lastLogged, name)
 	}
 }
 
@@ -256,7 +250,6 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if a.File != "" {
 		k.hadFile[a.File] = a.Made
 	}
-	delete(k.lastLogged, a.File+a.ContainerID)
 	p.log.Info("running pod adopted; steered only once test queries from its netns are answered", "pod", a.String(),
 		"container_id", a.ContainerID, "iface", a.IfName, "found_by", f.Adopted, "annotations_known", a.Annotations != nil)
 	return nil
@@ -413,7 +406,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 		}
 		if err := k.pods.drop(f); err != nil {
 			k.retry = true
-			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cannot remove rules and state file of a removed adopted pod; will retry", err.Error(),
+			k.logOnce(fileName(f), slog.LevelWarn, "cannot remove rules and state file of a removed adopted pod; will retry", err.Error(),
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
@@ -451,11 +444,10 @@ func (p *Pods) drop(f podfile.File) error {
 	return p.forget(f)
 }
 
-// logOnce logs why something failed, unless the last reason that it logged for the same thing (about) was equal.
+// logOnce logs why something (about) failed, unless it failed for the same reason in the last scan.
 func (k *adopter) logOnce(about string, level slog.Level, message, why string, args ...any) {
-	if k.lastLogged[about] == why {
-		return
+	k.failed[about] = why
+	if k.lastFailed[about] != why {
+		k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...) //nolint:sloglint // the callers pass literals
 	}
-	k.lastLogged[about] = why
-	k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...) //nolint:sloglint // the callers pass literals
 }

@@ -121,7 +121,7 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 }
 
 func (n *node) adopter(root string, runtime func() (map[string]attached.Pod, bool)) *adopter {
-	return &adopter{pods: n.Pods, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}, Adoption: Adoption{Root: root, Runtime: runtime,
+	return &adopter{pods: n.Pods, hadFile: map[string]time.Time{}, Adoption: Adoption{Root: root, Runtime: runtime,
 		Wanted: func() Wanted { return Wanted{Redirects: []steer.Redirect{r4, r6}} }}}
 }
 
@@ -374,14 +374,30 @@ func TestSteeredAmidConnections(t *testing.T) {
 	}
 }
 
-// A reason is logged once.
-func TestSay(t *testing.T) {
+// A reason is logged when it appears, not in each scan, and forgotten once nothing fails for it.
+func TestScanLogsAReasonOnce(t *testing.T) {
 	var logs strings.Builder
-	k := &adopter{pods: open(t.TempDir(), "/proc/self/ns/net", slog.New(slog.NewTextHandler(&logs, nil))), lastLogged: map[string]string{}}
-	for _, why := range []string{"a", "a", "b", "a"} {
-		k.logOnce("x", slog.LevelInfo, "message", why)
+	root, reported := t.TempDir(), map[string]attached.Pod{}
+	testutil.Must(t, os.Mkdir(filepath.Join(root, "results"), 0o700))
+	k := &adopter{pods: open(t.TempDir(), "", slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		Adoption: Adoption{Root: root, Runtime: func() (map[string]attached.Pod, bool) { return reported, true }}}
+	removed := podfile.File{ContainerID: "removed", IfName: "eth0", Adopted: podfile.ByCache, NetNS: "/none"}
+	testutil.Must(t, podfile.Write(k.pods.stateDir, removed))
+	reported["gone"] = attached.Pod{ContainerID: "gone", IfName: "eth0", Namespace: "shop", Name: "gone", NetNS: "/none",
+		Addresses: []netip.Addr{r4.ClusterDNS}}
+	for i, missing := range []string{"/a", "/a", "/b", "/a", "/a"} {
+		k.pods.hostNS = filepath.Join(root, missing) // without the host's netns no rules are removed
+		k.scan(t.Context())
+		if got, want := strings.Count(logs.String(), "cannot remove rules"), []int{1, 1, 2, 3, 3}[i]; got != want {
+			t.Errorf("scan %d: a pod that cannot be removed is logged %d times, want %d:\n%s", i, got, want, &logs)
+		}
+		if got := strings.Count(logs.String(), "running pod not adopted"); got != 1 {
+			t.Errorf("scan %d: a pod that cannot be adopted is logged %d times:\n%s", i, got, &logs)
+		}
 	}
-	if n := strings.Count(logs.String(), "message"); n != 3 {
-		t.Errorf("logged %d times:\n%s", n, logs.String())
+	clear(reported)
+	k.scan(t.Context())
+	if len(k.failed) != 1 {
+		t.Errorf("a pod that the runtime no longer reports is remembered: %v", k.failed)
 	}
 }
