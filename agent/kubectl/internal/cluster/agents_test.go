@@ -19,3 +19,18 @@ func TestMatch(t *testing.T) {
 		t.Errorf("during an update: %+v", got)
 	}
 }
+
+// A compromised node must not control the user's terminal.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"node a: Größe 1 °\n": "node a: Größe 1 °\n",
+		"a\x1b[2Jb\tc\x7fd":   "a?[2Jb?c?d",
+		"a\u009b2Jb\u0085c":   "a?2Jb?c", // C1 control characters: U+009B is the same as ESC [
+		"a\x9b2Jb":            "a\ufffd2Jb",
+		"a\u202eb":            "a?b", // reverses the text after it
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

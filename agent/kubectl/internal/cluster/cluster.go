@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -250,11 +251,11 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	return nil, err
 }
 
-// Printable replaces control characters except newlines with "?", because the text comes from a node, and a compromised node must not
-// control the user's terminal.
+// Printable replaces characters that do not print, except newlines, with "?", because the text comes from a node, and a compromised node
+// must not control the user's terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' || r == 0x7f {
+		if !unicode.IsPrint(r) && r != '\n' {
 			return '?'
 		}
 		return r
