@@ -129,13 +129,13 @@ func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 
 // sameSet reports whether two records have the same owner, type and class. a and b are their offsets, aTTL and bTTL the offsets of their
 // TTLs. Owners are equal if their bytes are, or if the second is a compression pointer to the first (RFC 1035, section 4.1.4). Otherwise
-// they count as different, and the records are not rotated.
+// they count as different, and the records are not rotated. A pointer reaches only the first 16 KiB, so none equals 0xc000 plus a later a.
 func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	if string(m[aTTL-4:aTTL]) != string(m[bTTL-4:bTTL]) {
 		return false
 	}
 	one, two := m[a:aTTL-4], m[b:bTTL-4]
-	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
+	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000+a
 }
 
 // parse returns a message's question section, and appends the offsets of all TTLs to at. It fails unless the message is a complete answer

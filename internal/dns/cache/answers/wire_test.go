@@ -64,6 +64,8 @@ func TestReplyRotates(t *testing.T) {
 		return out
 	}
 	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
+	// With the filler, the next record begins at 1<<14 + 12, and a pointer to the name at 12 has the same 14 bits.
+	filler := "www.example.org. 60 IN TXT" + strings.Repeat(` "`+strings.Repeat("x", 255)+`"`, 63) + ` "` + strings.Repeat("x", 222) + `"`
 	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
 	for name, tc := range map[string]struct {
 		records []string
@@ -81,6 +83,7 @@ func TestReplyRotates(t *testing.T) {
 		"behind a signature":    {append([]string{sig}, many(3, "www.example.org. 60 IN A 192.0.%d.%d")...), 3},
 		"of two names":          {[]string{"www.example.org. 60 IN A 192.0.2.1", "web.example.org. 60 IN A 192.0.2.2"}, 1},
 		"of two names, one set": {append([]string{"www.example.org. 60 IN A 192.0.2.9"}, many(2, "web.example.org. 60 IN A 192.0.%d.%d")...), 2},
+		"behind 16 KiB":         {[]string{filler, "web.example.org. 60 IN A 192.0.2.1", "www.example.org. 60 IN A 192.0.2.2"}, 1},
 		"of two types":          {append(many(3, "www.example.org. 60 IN A 192.0.%d.%d"), many(2, "www.example.org. 60 IN AAAA 2001:db8::%d:%d")...), 3},
 		"no addresses":          {many(3, "www.example.org. 60 IN TXT \"%d %d\""), 1},
 		"apart":                 {[]string{"www.example.org. 60 IN A 192.0.2.1", sig, "www.example.org. 60 IN A 192.0.2.2"}, 1},
