@@ -254,7 +254,8 @@ func (l *Level) restore() error {
 		}
 		l.kept[at], l.byPlace[k.place] = k, at
 	}
-	return l.tidy()
+	// The slots' counters have the hits of earlier processes and answers. Do not report those.
+	return errors.Join(l.Hits(func(uint32, string, uint64) {}), l.tidy())
 }
 
 // add enters slot at into the agent's copy of a bucket, and returns false if the bucket is full.

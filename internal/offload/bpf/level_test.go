@@ -270,6 +270,15 @@ func TestHits(t *testing.T) {
 	if len(want) != 1 {
 		t.Errorf("not told: %v", want)
 	}
+	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	a, _ := numbered(t, 4)
+	if n, err := next.HitsOf(a.Group, a.Key); err != nil || n != 0 {
+		t.Errorf("the next process is told of %d earlier hits, %v", n, err)
+	}
 	counts, err := l.Counts()
 	if err != nil {
 		t.Fatal(err)
