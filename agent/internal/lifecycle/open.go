@@ -135,7 +135,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 	parts := node.Parts{
 		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
 		Lease: o.lease, Prober: probes, Pods: o.registry, Verified: &verifiedFallbacks{dir: o.plan.Folders.Persist, backend: a.backend},
-		Surroundings: surroundings{intercepted: o.plan.InterceptsNode()}, Uplinks: rules.Uplinks,
+		Surroundings: surroundings{}, Uplinks: rules.Uplinks,
 		Upstreams: upstreamChecker{o.upstreams, o.server},
 		Recorder:  recorder{o.metrics},
 	}

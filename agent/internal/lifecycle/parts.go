@@ -67,15 +67,9 @@ func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
 
 // surroundings implements node.Surroundings: it finds out whether a failed fallback check is due to the fallback or to kube-dns being
 // down, by querying kube-dns as the host's own processes do.
-type surroundings struct {
-	// intercepted means that the agent may answer the host's own queries, so an answer does not show that kube-dns works.
-	intercepted bool
-}
+type surroundings struct{}
 
-func (w surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string {
-	if w.intercepted {
-		return ""
-	}
+func (surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string {
 	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
 		return "" // kube-dns may be down, so the fallback may not be at fault
 	}

@@ -88,7 +88,9 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 					failing[r.ClusterDNS] = now
 				}
 				due[r.ClusterDNS] = now.Add(checkSoon)
-				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= checkLater && n.Surroundings != nil {
+				// If the agent may answer the host's own queries, an answer does not show that kube-dns works.
+				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= checkLater &&
+					n.Surroundings != nil && !s.InterceptsNode() {
 					looked[r.ClusterDNS] = now
 					askCtx, cancel := context.WithTimeout(ctx, checkTimeout)
 					n.noteLost(r.ClusterDNS, n.Surroundings.FallbackLost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))

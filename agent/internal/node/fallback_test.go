@@ -141,7 +141,15 @@ func TestFallbackIsLost(t *testing.T) {
 		if got := w.count("give back"); got > 0 {
 			t.Errorf("given back %d times while kube-dns may only be away", got)
 		}
+		intercepting := plainPlan()
+		intercepting.InterceptNode = true
+		n.Set(intercepting, taken(true))
 		w.set(func() { w.lost = "nothing translates it any more" })
+		pass(time.Minute)
+		if got := w.count("give back"); got > 0 {
+			t.Errorf("given back %d times while the agent itself may answer the host's queries", got)
+		}
+		n.Set(plainPlan(), taken(true))
 		pass(time.Minute)
 		if w.count("give back: nothing translates it any more") == 0 {
 			t.Error("not given back although the way is gone")

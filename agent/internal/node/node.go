@@ -116,7 +116,7 @@ type VerifiedFallbacks interface {
 // Surroundings queries kube-dns as the host's own processes do.
 type Surroundings interface {
 	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that
-	// fall back. It returns "" if kube-dns may only be down, or if the agent may answer the host's own queries.
+	// fall back. It returns "" if kube-dns may only be down. It is not called if the agent may answer the host's own queries.
 	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
