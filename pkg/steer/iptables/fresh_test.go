@@ -25,3 +25,24 @@ func TestRests(t *testing.T) {
 		})
 	}
 }
+
+// TestWatchRepeatsTicks: Repair may postpone its check after any tick, also after a regular one.
+func TestWatchRepeatsTicks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Iptables{} // no variant, so the only events are the regular ticks
+		ticks, err := b.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-ticks
+		b.postponed.Store(true)
+		begun := time.Now()
+		for range 2 {
+			<-ticks
+		}
+		if took := time.Since(begun); took != 2*recheckAfter {
+			t.Errorf("two more ticks after %s, want %s", took, 2*recheckAfter)
+		}
+		b.postponed.Store(false)
+	})
+}

@@ -45,14 +45,13 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 					events = nil
 					continue
 				}
-				again.Reset(recheckAfter)
 			case <-again.C:
 				if !b.postponed.Load() {
 					continue
 				}
-				again.Reset(recheckAfter)
 			case <-regular.C:
 			}
+			again.Reset(recheckAfter)
 			ticks.Send()
 		}
 	}()
