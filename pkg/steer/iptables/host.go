@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -445,8 +446,8 @@ func pods(p steer.Pod) []script {
 	return out
 }
 
-// counters adds up the packets and bytes of rules by the name in their comment: a counter's name or, for a chain's first rule,
-// the digest in its stamp. text is the output of iptables -v -S.
+// counters adds up the packets and bytes of rules by the counter's name in their comment. A chain's stamp is no counter: its
+// name is a digest. text is the output of iptables -v -S.
 func counters(text string, into map[string]steer.Counter) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -462,7 +463,7 @@ func counters(text string, into map[string]steer.Counter) {
 				c.Bytes, _ = strconv.ParseUint(words[i+2], 10, 64)
 			}
 		}
-		if name != "" {
+		if _, err := hex.DecodeString(name); err != nil {
 			sum := into[name]
 			into[name] = steer.Counter{Packets: sum.Packets + c.Packets, Bytes: sum.Bytes + c.Bytes}
 		}

@@ -48,8 +48,7 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	}), nil
 }
 
-// Counters returns the host's counters by the names that package steer defines, and also the packets that enter each chain, by its
-// stamp's digest.
+// Counters returns the host's counters by the names that package steer defines.
 func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	for _, is4 := range []bool{true, false} {

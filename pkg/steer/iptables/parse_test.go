@@ -59,6 +59,7 @@ func TestCounters(t *testing.T) {
 	counters(`-A NEARDNS-UDP -i eth0 -m comment --comment neardns:refused_uplink -c 3 180 -j DROP
 -A NEARDNS-TCP -i eth0 -m comment --comment "neardns:refused_uplink" -c 1 60 -j DROP
 -A NEARDNS-UDP -m comment --comment "neardns:fallback_udp" -c 7 420 -j RETURN
+-A NEARDNS-UDP -m comment --comment neardns:0a1b2c3d4e5f -c 8 480
 -A OTHER -m comment --comment "neardns" -c 9 9 -j RETURN
 `, got)
 	want := map[string]steer.Counter{"refused_uplink": {Packets: 4, Bytes: 240}, "fallback_udp": {Packets: 7, Bytes: 420}}
