@@ -116,6 +116,25 @@ func TestFloodBytes(t *testing.T) {
 	}
 }
 
+// TestLargeAnswer: the largest answer takes the place of an earlier one, also in the smallest store that can be configured.
+func TestLargeAnswer(t *testing.T) {
+	sp := NewStore(1 << 20).Space(1)
+	k, old := entry(t, "a.example.", 60)
+	sp.Put(k, old)
+	addresses := make([]string, 3900)
+	for i := range addresses {
+		addresses[i] = fmt.Sprintf("a.example. 60 IN A 10.1.%d.%d", i/200, i%200)
+	}
+	large, err := NewEntry(k, Success, answer(t, "a.example.", dns.TypeA, addresses...), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp.Put(k, large)
+	if got, _ := sp.Peek(k); got != large {
+		t.Errorf("an answer of %d bytes is not stored; the earlier one stays: %t", large.Size(), got == old)
+	}
+}
+
 // TestKnownAgain: what comes again soon after it was evicted is more than a name of one query.
 func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
