@@ -112,7 +112,7 @@ func TestYieldFails(t *testing.T) {
 						t.Fatal(err)
 					}
 					decide(false)
-				} else if err == nil || !strings.Contains(err.Error(), "does not answer at 169.254.20.11/") {
+				} else if err == nil || !strings.Contains(err.Error(), "fails its check at 169.254.20.11/") {
 					t.Errorf("error: %v", err)
 				}
 				synctest.Wait()
