@@ -9,6 +9,7 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -134,14 +135,14 @@ func pointers[T any](items []T) []*T {
 }
 
 // change writes the labels of one step, first for the nodes that get the cache. If a write fails, it returns an error, so that Reconcile
-// runs again. If the API server refuses the change of one node with a status reason (for example Forbidden by a webhook, or Conflict with
-// another program's change), change first writes the labels of the other nodes.
+// runs again. If the API server refuses the change of one node (for example because of a webhook, or of another program's change), change
+// first writes the labels of the other nodes.
 func (r *Reconciler) change(
 	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
 ) (ctrl.Result, error) {
 	var refused []error
 	for _, name := range d.Include {
-		if err := r.label(ctx, nodes[name], false); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		if err := r.label(ctx, nodes[name], false); errors.As(err, new(apierrors.APIStatus)) {
 			refused = append(refused, err)
 		} else if err != nil {
 			return ctrl.Result{}, err
@@ -151,7 +152,7 @@ func (r *Reconciler) change(
 		if r.Now().Sub(looked) > fresh {
 			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
 		}
-		if err := r.label(ctx, nodes[name], true); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		if err := r.label(ctx, nodes[name], true); errors.As(err, new(apierrors.APIStatus)) {
 			refused = append(refused, err)
 		} else if err != nil {
 			return ctrl.Result{}, err

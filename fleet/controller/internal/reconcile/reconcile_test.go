@@ -80,10 +80,10 @@ func TestMove(t *testing.T) {
 // A node that cannot be labelled (by a webhook, or since its kubelet writes it all the time) holds no other up, on the way out or in.
 func TestRefusedNode(t *testing.T) {
 	r := newRig(t, append(names("infra", 2), names("w", 8)...)...) // a step is one node
-	fails := func(names ...string) {
+	fails := func(err error, names ...string) {
 		r.onPatch = func(o client.Object) error {
 			if slices.Contains(names, o.GetName()) {
-				return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, o.GetName(), errors.New("it was written meanwhile"))
+				return err
 			}
 			return nil
 		}
@@ -103,15 +103,16 @@ func TestRefusedNode(t *testing.T) {
 			t.Error("nothing is said of it")
 		}
 	}
-	fails("w00")
+	fails(apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "w00", errors.New("it was written meanwhile")), "w00")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	run()
 	if got := r.excluded(); !slices.Equal(got, names("w", 8)[1:]) || r.reasons() != "Accepted Moving Available" {
 		t.Errorf("%v are excluded, %s", got, r.reasons())
 	}
-	fails()
+	fails(nil)
 	r.settle(false)
-	fails("w00")
+	// A webhook may refuse without a reason.
+	fails(&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Message: "denied"}}, "w00")
 	r.apply(nil)
 	run()
 	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
