@@ -239,7 +239,7 @@ func TestReread(t *testing.T) {
 	cancel() // the publishers end before they query the primary
 	var log strings.Builder
 	p := &publishing{Publishing: Publishing{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, Log: slog.New(slog.NewTextHandler(&log, nil))},
-		ctx: ctx, zones: map[string]*running{}}
+		ctx: ctx}
 	apply := func(text string) {
 		t.Helper()
 		f, err := Parse([]byte(text))
@@ -269,5 +269,45 @@ func TestReread(t *testing.T) {
 	p.wait()
 	if !strings.Contains(log.String(), "records stay unless another has the old zone") || !strings.Contains(log.String(), "shared.example") {
 		t.Errorf("logged: %s", log.String())
+	}
+}
+
+// A file with a bad DNSZone, read again, changes nothing: no publisher stops, and none forgets which hosts it has to remove.
+func TestApplyBadZone(t *testing.T) {
+	objects := strings.Split(strings.Replace(good, "192.0.2.53", "127.0.0.1:1", 1), "---\n")
+	parse := func(documents ...string) *File {
+		t.Helper()
+		f, err := Parse([]byte(strings.Join(documents, "---\n")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &publishing{Publishing: Publishing{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "i"}, Log: slog.New(slog.DiscardHandler)},
+		ctx: ctx, changed: make(chan struct{}, 1)}
+	defer p.wait()
+	defer cancel()
+	if err := p.apply(parse(objects...)); err != nil {
+		t.Fatal(err)
+	}
+	before := p.zones["shared"]
+	end, stopped := before.cancel, false
+	before.cancel = func() { stopped = true; end() }
+	moved := strings.Replace(objects[1], "127.0.0.1:1", "127.0.0.1:2", 1)
+	named := func(name, zone string) string {
+		return strings.NewReplacer("name: shared}", "name: "+name+"}", "zone: shared.example", "zone: "+zone).Replace(moved)
+	}
+	for want, other := range map[string][]string{
+		"a2: Duplicate":     {named("a1", "other.example"), named("a2", "other.example")},
+		"heartbeat every 2": {strings.Replace(named("a1", "other.example"), "  publishers:", "  heartbeatSeconds: 7200\n  publishers:", 1)},
+	} {
+		err := p.apply(parse(slices.Concat(objects[:1], []string{moved}, other)...))
+		if err == nil || !strings.Contains(err.Error(), want) || stopped || p.zones["shared"] != before || !before.hosts["app.shared.example."] {
+			t.Errorf("%v, want %q; stopped: %t; hosts %v", err, want, stopped, before.hosts)
+		}
+	}
+	if err := p.apply(parse(objects[0], moved)); err != nil || !stopped || p.zones["shared"].hosts["app.shared.example."] {
+		t.Errorf("%v; stopped: %t", err, stopped)
 	}
 }

@@ -50,7 +50,7 @@ func Publish(ctx context.Context, o Publishing) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	p := &publishing{Publishing: o, ctx: ctx, zones: map[string]*running{}, changed: make(chan struct{}, 1), last: map[string]string{}}
+	p := &publishing{Publishing: o, ctx: ctx, changed: make(chan struct{}, 1), last: map[string]string{}}
 	defer p.wait()
 	defer cancel()
 	if err := p.apply(f); err != nil {
@@ -131,8 +131,19 @@ func (p *publishing) tell(string) {
 }
 
 // apply passes the file's records to the publishers. If a DNSZone's zone, primary, heartbeat, removal or message rate has changed, apply
-// replaces its publisher by a new one.
+// replaces its publisher by a new one. It returns an error, and stops no publisher, if a DNSZone is bad.
 func (p *publishing) apply(f *File) error {
+	next := map[string]*running{}
+	for i := range f.Zones {
+		z := &f.Zones[i]
+		if decided := f.Plan.Zones[z.Name]; !decided.Good() {
+			return fmt.Errorf("DNSZone %s: %s: %s", z.Name, decided.Reason, decided.Message)
+		}
+		var err error
+		if next[z.Name], err = p.open(z); err != nil {
+			return err
+		}
+	}
 	p.bad = f.notAccepted()
 	for key, policy := range f.Policies {
 		for _, u := range policy.Unpublished {
@@ -141,26 +152,22 @@ func (p *publishing) apply(f *File) error {
 	}
 	before := map[string]map[string]bool{} // by zone: the field hosts of a publisher that is stopped here
 	for name, z := range p.zones {
-		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
-		if i >= 0 && sameWay(f.Zones[i].Spec, z.spec) {
+		n := next[name]
+		if n == z {
 			continue
 		}
 		z.cancel()
-		delete(p.zones, name)
 		before[zones.Canonical(z.spec.Zone)] = z.hosts
-		if i < 0 || f.Zones[i].Spec.Zone != z.spec.Zone {
+		if n == nil || n.spec.Zone != z.spec.Zone {
 			p.Log.Warn("DNSZone left the file or has a new zone; records stay unless another has the old zone", "dnszone", name, "zone", z.spec.Zone)
 		}
 	}
-	for i := range f.Zones {
-		decided := f.Plan.Zones[f.Zones[i].Name]
-		if !decided.Good() {
-			return fmt.Errorf("DNSZone %s: %s: %s", f.Zones[i].Name, decided.Reason, decided.Message)
-		}
-		z, err := p.open(&f.Zones[i], f.Keys[f.Zones[i].Name])
-		if err != nil {
-			return err
-		}
+	p.zones = next
+	for name, z := range next {
+		p.start(z, f.Keys[name])
+	}
+	for name, z := range next {
+		decided := f.Plan.Zones[name]
 		// Pass on to a new publisher which hosts its predecessor had set (true) or removed (false), so that it removes those not wanted now.
 		for host, set := range before[zones.Canonical(z.spec.Zone)] {
 			if _, there := z.hosts[host]; !there {
@@ -194,29 +201,31 @@ func sameWay(a, b v1alpha1.DNSZoneSpec) bool {
 		a.MessagesPerMinute == b.MessagesPerMinute
 }
 
-// open returns the publisher of a DNSZone with its current key; it starts the publisher if none runs.
-func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, error) {
-	if z := p.zones[spec.Name]; z != nil {
-		z.mu.Lock()
-		z.key = key
-		z.mu.Unlock()
+// open returns the publisher of a DNSZone: the one that runs, or a new one that start must start.
+func (p *publishing) open(spec *v1alpha1.DNSZone) (*running, error) {
+	if z := p.zones[spec.Name]; z != nil && sameWay(spec.Spec, z.spec) {
 		return z, nil
 	}
-	z := &running{spec: spec.Spec, hosts: map[string]bool{}, key: key}
+	z := &running{spec: spec.Spec, hosts: map[string]bool{}}
 	var err error
 	z.publisher, err = zonewriter.New(zonewriter.Options{
 		Zone: zones.Canonical(spec.Spec.Zone), Server: server(spec.Spec.Primary), Key: z.current, Identity: p.Identity,
 		Heartbeat: time.Duration(spec.Spec.HeartbeatSeconds) * time.Second, Remove: spec.Spec.Removal == v1alpha1.RemovalRemove,
 		Rate: float64(spec.Spec.MessagesPerMinute) / 60, Poll: p.Poll, Changed: p.tell, Log: p.Log,
 	})
-	if err != nil {
-		return nil, err
+	return z, err
+}
+
+// start sets a publisher's key, and starts the publisher unless it runs.
+func (p *publishing) start(z *running, key rfc2136.Key) {
+	z.mu.Lock()
+	z.key = key
+	z.mu.Unlock()
+	if z.cancel == nil {
+		var ctx context.Context
+		ctx, z.cancel = context.WithCancel(p.ctx)
+		p.busy.Go(func() { z.publisher.Run(ctx) })
 	}
-	ctx, cancel := context.WithCancel(p.ctx)
-	z.cancel = cancel
-	p.zones[spec.Name] = z
-	p.busy.Go(func() { z.publisher.Run(ctx) })
-	return z, nil
 }
 
 // server returns the primary's address with a port: 53 if it has none.
