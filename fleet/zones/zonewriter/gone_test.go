@@ -1,9 +1,70 @@
 package zonewriter
 
 import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
+
+// A user removes a dead cluster by the command while this process removes it too: no host that is already gone is sent again.
+func TestRemovedMeanwhile(t *testing.T) {
+	const origin = "shared.example."
+	me, dead := zone.Identity{Cluster: "cluster1", Instance: "i"}, zone.Identity{Cluster: "cluster2", Instance: "j"}
+	publish := func(who zone.Identity, host, address string) []dns.RR {
+		return zone.Compose(origin, zone.Claim{Identity: who, Generation: 1, Publication: zone.Publication{
+			Host: host + "." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr(address)}}})
+	}
+	soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := append([]dns.RR{soa}, publish(me, "a", "192.0.2.1")...)
+	synctest.Test(t, func(t *testing.T) {
+		updates := 0
+		serve := func(conn net.Conn) {
+			c := dns.Conn{Conn: conn}
+			defer c.Close()
+			m, err := c.ReadMsg()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answer := new(dns.Msg).SetReply(m)
+			if answer.Opcode = m.Opcode; m.Opcode == dns.OpcodeUpdate {
+				updates++
+			} else {
+				answer.Answer = slices.Concat(mine, []dns.RR{soa}) // without the dead cluster
+			}
+			if err := c.WriteMsg(answer); err != nil {
+				t.Error(err)
+			}
+		}
+		p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: me, Heartbeat: time.Minute,
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				go serve(far)
+				return near, nil
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.state, err = zone.Parse(origin, slices.Concat(mine, publish(dead, "a", "192.0.2.2"), publish(dead, "b", "192.0.2.2")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.removeOne(t.Context(), dead.Cluster, []string{dead.Cluster}) || updates != 2 {
+			t.Errorf("%d updates were sent, want 2: for host a and for the heartbeat", updates)
+		}
+	})
+}
 
 // Records that another writer takes away are written again at once, and then later each time. A change waits for none of that.
 func TestRepairPause(t *testing.T) {

@@ -155,11 +155,14 @@ func (p *Publisher) removeDead(ctx context.Context) {
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
 	for _, name := range p.state.Of(cluster) {
+		st := p.state.PlanRemoval(name, cluster)
+		if st.Message.Empty() {
+			continue // another program removed them after the loop began
+		}
 		if !p.state.Hosts[name].MayRemove(cluster, dead, p.o.Works) {
 			kept++
 			continue
 		}
-		st := p.state.PlanRemoval(name, cluster)
 		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
 			p.o.Log.Warn("cannot remove a dead cluster's records of a host; will retry while it is dead", "dead", cluster, "host", name, "err", err)
 			p.removal = time.Now().Add(about(p.o.Heartbeat))
