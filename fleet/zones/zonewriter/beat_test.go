@@ -2,10 +2,15 @@ package zonewriter
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
 // latest is about's longest.
@@ -75,6 +80,49 @@ func TestBeatNeeded(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestBeatKept loses a cluster's first publication, after which its host is in a conflict. The lost message has no heartbeat as a
+// prerequisite, so the heartbeat goes on until that message can no longer arrive, and is deleted only then.
+func TestBeatKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const origin = "shared.example."
+		me := zone.Identity{Cluster: "cluster1", Instance: "i"}
+		p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: me, Heartbeat: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := func(more ...dns.RR) {
+			if p.state, err = zone.Parse(origin, append(more, soa)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read()
+		if err := p.Set(zone.Publication{Host: "www." + origin, Strategy: zone.Simple, TTL: 60,
+			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}); err != nil {
+			t.Fatal(err)
+		}
+		p.fence()
+		for begun := time.Now(); time.Since(begun) < rfc2136.Fudge; time.Sleep(time.Second) {
+			if !p.beatDue() {
+				continue
+			}
+			changes := p.beatChanges(true)
+			if last := changes[len(changes)-1]; last.Header().Class != dns.ClassINET {
+				t.Fatalf("the heartbeat is deleted after %s", time.Since(begun))
+			}
+			read(changes[len(changes)-1])
+			p.beatSent(nil)
+		}
+		time.Sleep(latest(p.o.Heartbeat))
+		if changes := p.beatChanges(true); !p.beatDue() || len(changes) != 1 || changes[0].Header().Class != dns.ClassANY {
+			t.Errorf("the heartbeat stays: %v", changes)
+		}
+	})
 }
 
 // TestBeatWalks goes every way through six rounds, in each of which a message with the heartbeat has any outcome, and another message may be
