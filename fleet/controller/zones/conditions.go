@@ -138,7 +138,7 @@ func healthy(checked, sick []netip.Addr) metav1.Condition {
 		message := fmt.Sprintf("%d of %d addresses fail their health check: %s", len(sick), len(checked), some(sick))
 		out = condition(ConditionHealthy, false, SomeSick, message)
 	default:
-		out = condition(ConditionHealthy, false, AllSick, "all addresses fail their health check and stay published: "+some(sick))
+		out = condition(ConditionHealthy, false, AllSick, "all addresses fail their health check, so not all are withdrawn: "+some(sick))
 	}
 	return out
 }

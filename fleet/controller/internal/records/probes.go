@@ -13,15 +13,13 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// probe configures the health checks of all hosts, and removes from the plan the addresses that have been unhealthy for withdrawAfter,
-// unless no other address of the host is left.
+// probe configures the health checks of all hosts, and records since when their addresses are unhealthy.
 func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 	now, known := r.Now(), map[healthcheck.Check]bool{}
 	for i := range dnsZones {
 		z := &dnsZones[i]
-		hosts := plan.Zones[z.Name].Hosts
 		var checks []healthcheck.Check
-		for _, p := range hosts {
+		for _, p := range plan.Zones[z.Name].Hosts {
 			checks = append(checks, checksOf(&p)...)
 		}
 		var ranges []netip.Prefix
@@ -44,12 +42,6 @@ func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 			} else if _, ok := r.sick[check]; !ok {
 				r.sick[check] = now
 			}
-		}
-		for host, p := range hosts {
-			hosts[host] = zones.WithoutSick(p, func(a netip.Addr) bool {
-				since, ok := r.sick[checkOf(&p, a)]
-				return ok && now.Sub(since) >= withdrawAfter
-			})
 		}
 	}
 	maps.DeleteFunc(r.sick, func(check healthcheck.Check, _ time.Time) bool { return !known[check] })

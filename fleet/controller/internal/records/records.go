@@ -280,7 +280,8 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 	return secret{Key: key}, nil
 }
 
-// tell sends changed instructions to the publishers: what to publish, and which hosts to remove or to forget.
+// tell sends changed instructions to the publishers: what to publish, without the addresses that have been unhealthy for withdrawAfter
+// unless no other address of the host is left, and which hosts to remove or to forget.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named := map[string]instruction{}, map[string]bool{}
@@ -295,6 +296,10 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			}
 		}
 		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
+			p = zones.WithoutSick(p, func(a netip.Addr) bool {
+				since, ok := r.sick[checkOf(&p, a)]
+				return ok && r.Now().Sub(since) >= withdrawAfter
+			})
 			want[host] = instruction{&p}
 		}
 		for i := range records {

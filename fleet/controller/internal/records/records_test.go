@@ -302,13 +302,18 @@ func TestHealth(t *testing.T) {
 		r.settle()
 		time.Sleep(probed)
 		r.settle()
-		if conditions := r.record("web").Status.Conditions; reasons(conditions) != "Accepted Programmed SomeSick NoConflict" {
-			t.Fatal(conditions)
+		someSick := func() {
+			t.Helper()
+			if conditions := r.record("web").Status.Conditions; reasons(conditions) != "Accepted Programmed SomeSick NoConflict" {
+				t.Fatal(conditions)
+			}
 		}
+		someSick()
 		r.wantCalls("set www.shared.example. [192.0.2.1 192.0.2.2]")
 		r.now = r.now.Add(withdrawAfter)
 		r.settle()
 		r.wantCalls("set www.shared.example. [192.0.2.1]")
+		someSick()
 	})
 }
 
