@@ -245,8 +245,8 @@ func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	return success, denial, true
 }
 
-// Put stores an entry in place of one with the same key and class, and evicts others if a limit is exceeded. An entry must be put only once.
-// Put returns how many entries of each class were evicted, in all spaces.
+// Put stores an entry in place of one with the same key and class, and evicts others if a limit is exceeded. An entry must be put only
+// once. Put returns how many entries of each class were evicted, in all spaces.
 func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
 	e.stored, e.hash = int64(sp.store.Now()), k.Hash(sp.store.seed)
 	return sp.put(e, false)

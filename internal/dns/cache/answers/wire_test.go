@@ -54,6 +54,10 @@ func entry(t testing.TB, name string, ttl uint32) (*msg.Key, *Entry) {
 	return k, e
 }
 
+// filler fills an answer to www.example.org up to 1<<14 + 12, so that a pointer to the name, at 12, has the last 14 bits of the next
+// record's offset.
+var filler = "www.example.org. 60 IN TXT" + strings.Repeat(` "`+strings.Repeat("x", 255)+`"`, 63) + ` "` + strings.Repeat("x", 222) + `"`
+
 // TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
 // turn, and nothing else of the message is another.
 func TestReplyRotates(t *testing.T) {
@@ -64,8 +68,6 @@ func TestReplyRotates(t *testing.T) {
 		return out
 	}
 	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
-	// With the filler, the next record begins at 1<<14 + 12, and a pointer to the name at 12 has the same 14 bits.
-	filler := "www.example.org. 60 IN TXT" + strings.Repeat(` "`+strings.Repeat("x", 255)+`"`, 63) + ` "` + strings.Repeat("x", 222) + `"`
 	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
 	for name, tc := range map[string]struct {
 		records []string
