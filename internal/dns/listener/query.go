@@ -21,11 +21,10 @@ import (
 // addresses. So it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It
 // returns an error if the answer has another response code, if there is no answer, if ctx ends first, or if the server is not started.
 func (s *Server) Query(ctx context.Context, zone string) error {
-	c, cfg, err := s.enter()
+	c, at, w, err := s.enter()
 	if err != nil {
 		return err
 	}
-	at, w := cfg.internalClient()
 	answers := make(chan *dns.Msg, 1)
 	go func() { // ends when the plugin chain returns, which may be after ctx
 		defer c.leave()
@@ -50,12 +49,11 @@ func (s *Server) Query(ctx context.Context, zone string) error {
 // with this identity. Otherwise the plugin chain gets the answer and caches it. Fetch returns the response code. message is a complete
 // query in wire form; Fetch does not keep it.
 func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
-	c, cfg, err := s.enter()
+	c, at, w, err := s.enter()
 	if err != nil {
 		return 0, err
 	}
 	defer c.leave()
-	at, w := cfg.internalClient()
 	if code, ok := s.fetchFast(c.chain.FastPath(at), message, identity); ok {
 		return code, nil
 	}
@@ -70,22 +68,18 @@ func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	return w.Msg.Rcode, nil
 }
 
-// enter returns the plugin chain with its configuration, and counts a query in progress there. The caller must call leave. It counts with
-// mu held, so that no Restart retires the chain before.
-func (s *Server) enter() (*serving, Config, error) {
+// enter counts a query of the agent's own in the plugin chain, and returns the query's client and the address to which it seems to come.
+// The client's address is the server's own, so it is not a pod's. The caller must call c.leave. mu keeps Restart from retiring the chain
+// before the query counts.
+func (s *Server) enter() (c *serving, at netip.AddrPort, w *responsewriter.Capture, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.chain == nil || !s.chain.enter() {
-		return nil, Config{}, ErrStopped
+		return nil, at, nil, ErrStopped
 	}
-	return s.chain, s.config, nil
-}
-
-// internalClient returns the client of the agent's own queries. Its address is the server's own, so it is not a pod's.
-func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture) {
-	at = netip.AddrPortFrom(c.Addresses[0], c.Port)
+	at = netip.AddrPortFrom(s.config.Addresses[0], s.config.Port)
 	own := net.UDPAddrFromAddrPort(at)
-	return at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}
+	return s.chain, at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}, nil
 }
 
 func (s *Server) fetchFast(first fastpath.Handler, message []byte, identity any) (code int, ok bool) {
