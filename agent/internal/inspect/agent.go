@@ -74,7 +74,7 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 	switch {
 	case failed != nil:
 		return n, nil, err
-	case err == nil:
+	case path == "":
 		return running, nil, nil
 	}
 	return running, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
