@@ -133,24 +133,26 @@ func TestMark(t *testing.T) {
 
 // A reload that turns interceptNode on adds the mark to the last resort, which the block of before the reload still has.
 func TestMarkAfterReload(t *testing.T) {
-	ss := newServers(slog.New(slog.DiscardHandler))
-	var marks []int
-	ss.connect = func(ctx context.Context, network, addr string, mark int) (net.Conn, error) {
-		marks = append(marks, mark)
-		return connectInMemory(ctx, network, addr, mark)
-	}
-	sp := specs(t, blackhole(t))[0]
-	for _, mark := range []int{0, 0x10, 0} {
-		sp.mark = mark
-		s := ss.acquire(sp)
-		defer ss.release(s)
-		l, err := s.ready(false)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		ss := newServers(slog.New(slog.DiscardHandler))
+		var marks []int
+		ss.connect = func(ctx context.Context, network, addr string, mark int) (net.Conn, error) {
+			marks = append(marks, mark)
+			return connectInMemory(ctx, network, addr, mark)
 		}
-		s.udp.give(l)
-	}
-	if want := []int{0, 0x10}; !slices.Equal(marks, want) || len(ss.Status()) != 1 {
-		t.Errorf("sockets with the marks %x, want %x; servers: %+v", marks, want, ss.Status())
-	}
+		sp := specs(t, blackhole(t))[0]
+		for _, mark := range []int{0, 0x10, 0} {
+			sp.mark = mark
+			s := ss.acquire(sp)
+			defer ss.release(s)
+			l, err := s.ready(false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.udp.give(l)
+		}
+		if want := []int{0, 0x10}; !slices.Equal(marks, want) || len(ss.Status()) != 1 {
+			t.Errorf("sockets with the marks %x, want %x; servers: %+v", marks, want, ss.Status())
+		}
+	})
 }
