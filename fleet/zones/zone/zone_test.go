@@ -202,7 +202,7 @@ func TestValidate(t *testing.T) {
 		"host: label \"*\"":                         func(p *Publication) { p.Host = "a.*.example.org." },
 		"host: label \"-a\"":                        func(p *Publication) { p.Host = "-a.example.org." },
 		"the label klb is kept":                     func(p *Publication) { p.Host = "a.klb.example.org." },
-		"there is room for its bookkeeping":         func(p *Publication) { p.Host = strings.Repeat("abcdefghi.", 18) + origin },
+		"leave room for its bookkeeping":            func(p *Publication) { p.Host = strings.Repeat("abcdefghi.", 18) + origin },
 		"strategy: \"RoundRobin\"":                  func(p *Publication) { p.Strategy = "RoundRobin" },
 		"ttl: 0 is not":                             func(p *Publication) { p.TTL = 0 },
 		"ttl: 604801":                               func(p *Publication) { p.TTL = MaxTTL + 1 },
