@@ -143,14 +143,9 @@ func (p *planner) change() {
 	if p.step.Conflict = p.occupied(); p.step.Conflict != nil {
 		return
 	}
-	if len(p.host.DefaultGeos) > 1 || p.want.DefaultGeo && len(p.host.DefaultGeos) == 1 && p.host.DefaultGeo != p.want.Geo {
-		all := append(slices.Clone(p.host.DefaultGeos), p.want.Geo)
-		slices.Sort(all)
-		all = slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "" })
-		if len(all) > 1 {
-			p.note(ConflictingDefault, "%s are each called the default region of %s; edges use %s until one is left",
-				strings.Join(all, ", "), p.want.Host, all[0])
-		}
+	if all := p.host.DefaultGeos; len(all) > 1 {
+		p.note(ConflictingDefault, "%s are each called the default region of %s; edges use %s until one is left",
+			strings.Join(all, ", "), p.want.Host, p.host.DefaultGeo)
 	}
 	p.noteForeign()
 	want := p.bounded()
