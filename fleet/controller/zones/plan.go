@@ -227,7 +227,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 			z.Name, r.Namespace, s.Host)
 	}
 	addresses, hostname := []netip.Addr(nil), string(s.Hostname)
-	field := "addresses"
+	field, named := "addresses", "hostname"
 	for _, a := range s.Addresses {
 		address, err := netip.ParseAddr(string(a))
 		if err != nil {
@@ -236,7 +236,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		addresses = append(addresses, address)
 	}
 	if from := s.AddressesFrom; from != nil {
-		field = "addressesFrom"
+		field, named = "addressesFrom", "addressesFrom"
 		source := sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
 		if source.Problem != "" {
 			return p, Verdict{NoAddresses, "spec.addressesFrom: " + source.Problem}
@@ -252,15 +252,15 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	}
 	if hostname != "" {
 		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname possible only in a file: the API server refuses it
-			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer with it",
-				field, hostname)
+			return p, verdict(Invalid, "spec.%s: the hostname %s needs strategy LoadBalanced: only edges answer with it",
+				named, hostname)
 		}
 		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
 			return allowed(b) && covers(b.Hostnames, v1alpha1.HostName(hostname))
 		}) {
 			return p, verdict(NotAllowed,
-				"spec.hostname: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
-				z.Name, r.Namespace, hostname, s.Host)
+				"spec.%s: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
+				named, z.Name, r.Namespace, hostname, s.Host)
 		}
 		p.Target = Canonical(hostname)
 		return p, Verdict{Accepted, "published by a hostname, which only edges answer"}

@@ -79,9 +79,11 @@ func TestDecide(t *testing.T) {
 		"a Service in waiting": {`{host: a.shared.example, addressesFrom: {kind: Service, name: pending}}`, "shared", NoAddresses, "spec.addressesFrom: Service shop/pending has no address yet", ""},
 		"a Service nearby":     {`{host: a.shared.example, addressesFrom: {kind: Service, name: near}}`, "shared", NotAllowed, "spec.addressesFrom", ""},
 		"a hostname":           {`{host: any.shared.example, strategy: LoadBalanced, hostname: a.elb.example}`, "shared", Accepted, "only edges", "any.shared.example. LoadBalanced 60 []  100 a.elb.example."},
-		"a foreign hostname":   {`{host: any.shared.example, strategy: LoadBalanced, hostname: elb.example}`, "shared", NotAllowed, "the hostname elb.example", ""},
+		"a foreign hostname":   {`{host: any.shared.example, strategy: LoadBalanced, hostname: elb.example}`, "shared", NotAllowed, "spec.hostname: DNSZone shared lets namespace shop not publish the hostname elb.example", ""},
 		"a Gateway's hostname": {`{host: any.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared", Accepted, "", "any.shared.example. LoadBalanced 60 []  100 a.elb.example."},
-		"a hostname, simple":   {`{host: any.shared.example, addressesFrom: {kind: Gateway, name: named}}`, "shared", Invalid, "needs strategy LoadBalanced", ""},
+		"a hostname, simple":   {`{host: any.shared.example, hostname: a.elb.example}`, "shared", Invalid, "spec.hostname: the hostname a.elb.example needs", ""},
+		"a Gateway's, simple":  {`{host: any.shared.example, addressesFrom: {kind: Gateway, name: named}}`, "shared", Invalid, "spec.addressesFrom: the hostname a.elb.example needs", ""},
+		"a Gateway's, foreign": {`{host: a.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared", NotAllowed, "spec.addressesFrom: DNSZone shared lets", ""},
 	} {
 		in := Input{Zones: []v1alpha1.DNSZone{dnsZone(t, 1, "shared", shared), dnsZone(t, 2, "below", below)}, Records: []v1alpha1.DNSRecord{record(t, 1, "shop/r", c.record)}, Sources: sources}
 		p := Decide(in)
