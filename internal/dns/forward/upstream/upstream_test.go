@@ -81,7 +81,8 @@ func TestAuto(t *testing.T) {
 		{"a bad resolv.conf", with(map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\nnameserver 10.0.0.300\n"}), nil,
 			`kube-dns, because the node's resolvers are not available: /etc/resolv.conf:2: nameserver "10.0.0.300" is not an IP address: write one, without port, or take the line out`},
 		{"a resolv.conf that names us", with(map[string]string{"/etc/resolv.conf": "nameserver 169.254.20.10\n"}), nil,
-			"kube-dns, because the node's resolvers are not available: /etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself: it names no other server, so without other upstreams, the cluster's servers are used: name a server in it, or others under upstreams.external (if that is intended, write external: [])"},
+			"kube-dns, because the node's resolvers are not available: /etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself: it names no other server, so " +
+				clusterInstead},
 		{"kube-dns's ConfigMap, read by kube-dns", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n", "/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}, []string{"8.8.8.8:53"},
 			"the servers of the configuration, because upstreamNameservers of kubeDNSConfigMap names them"},
 		{"kube-dns's ConfigMap, beside CoreDNS", with(map[string]string{"/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}), []string{"192.0.2.53:53"},
@@ -273,7 +274,8 @@ func TestResolve(t *testing.T) {
 }
 
 // clusterInstead is how a warning ends.
-const clusterInstead = "without other upstreams, the cluster's servers are used: name a server in it, or others under upstreams.external (if that is intended, write external: [])"
+const clusterInstead = "without other upstreams, the cluster's servers are used: name a server in it, " +
+	"or others under upstreams.external (if that is intended, write external: [])"
 
 func numbered(n int) []string {
 	var out []string
