@@ -56,7 +56,11 @@ func (r *Status) Good() bool {
 func (in *Inspector) Status(ctx context.Context) (*Status, error) {
 	f := in.collect(ctx)
 	defer f.close()
-	if err := cmp.Or(f.kindErr, f.tableErr); errors.Is(err, fs.ErrPermission) {
+	err := cmp.Or(f.kindErr, f.tableErr)
+	if errors.Is(f.agentErr, fs.ErrPermission) { // with arrangement: transparent there is no table to read
+		err = cmp.Or(err, f.agentErr)
+	}
+	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w: run the command as root, in the host's namespaces", err)
 	} else if err != nil {
 		return nil, err
@@ -66,7 +70,6 @@ func (in *Inspector) Status(ctx context.Context) (*Status, error) {
 		r.Leases = append(r.Leases, kernelLease{held.Address.String(), held.Protocol.String(), held.Expires.Round(time.Millisecond).String()})
 	}
 	if f.present {
-		var err error
 		if r.Counters, err = f.host.Counters(); err != nil {
 			return nil, err
 		}

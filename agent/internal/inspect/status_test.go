@@ -2,15 +2,20 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/internal/telemetry"
@@ -104,6 +109,26 @@ func TestStatusAsksTheRunningAgent(t *testing.T) {
 	})
 	stop()
 	<-done
+}
+
+// A user who may not use the agent's socket is told so, even if there are no rules to read: the agent may well serve.
+func TestStatusNeedsRoot(t *testing.T) {
+	testutil.RequireRoot(t)
+	dir := t.TempDir()
+	testutil.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(dir, nodestate.AgentSocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	testutil.Must(t, errors.Join(os.Chmod(l.Addr().String(), 0o600), syscall.Seteuid(65534)))
+	defer func() { testutil.Must(t, syscall.Seteuid(0)) }()
+	conf := config.Default()
+	conf.Arrangement, conf.StateDir = config.ArrangementTransparent, dir
+	in := &Inspector{Conf: &conf, ReadFile: os.ReadFile}
+	if s, err := in.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "no access to the agent's socket") {
+		t.Errorf("%v; %+v", err, s)
+	}
 }
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
