@@ -100,6 +100,7 @@ func checkLink(f *facts, r *findings) string {
 }
 
 func checkListeners(f *facts, r *findings) string {
+	r.unreadable(f.socketsErr)
 	for _, s := range f.sockets {
 		owner := cmp.Or(s.holder, "a process that cannot be seen from here")
 		if s.wildcard {

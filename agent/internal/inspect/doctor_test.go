@@ -269,7 +269,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.kubeProxy, f.kubeProxyWanted = "nftables", "ipvs"
 		},
 		"unseen": func(f *facts) {
-			f.linkErr, f.tableErr, f.chainsErr, f.network.err = errDenied, errDenied, errDenied, errDenied
+			f.linkErr, f.socketsErr, f.tableErr, f.chainsErr, f.network.err = errDenied, errDenied, errDenied, errDenied, errDenied
 		},
 	}
 }

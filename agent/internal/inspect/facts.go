@@ -40,6 +40,7 @@ type facts struct {
 	linkDrift     []string
 	linkErr       error
 	sockets       []socket // sockets of other processes on port 53 of the agent's addresses
+	socketsErr    error
 	tableDrift    []string
 	verified      []netip.Addr // cluster DNS addresses whose fallback was recorded as verified
 	verifiedErr   error
@@ -112,7 +113,7 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	queries.Go(func() { f.upstreams, f.fallbacks = in.queryServers(ctx, f.want, f.up) })
 	queries.Go(func() { f.compared = in.compare(ctx, f.want) })
 	f.linkDrift, f.linkErr = link.Verify(link.Config{Name: f.want.Link.Name, Addresses: f.want.Addresses()})
-	f.sockets = sockets(f.want.Targets())
+	f.sockets, f.socketsErr = sockets(f.want.Targets())
 	f.verifyTable()
 	proof, _, err := nodestate.ProofFile(f.want.Folders.Persist).Read()
 	f.verified, f.verifiedErr = proof.ClusterDNS, err
@@ -158,13 +159,12 @@ func (in *Inspector) holder() int {
 
 // sockets returns the sockets of other programs on port 53 of the agent's addresses. Other agents are ignored, because the lock ensures
 // that one agent serves.
-func sockets(targets []plan.Target) []socket {
-	var out []socket
+func sockets(targets []plan.Target) (out []socket, _ error) {
 	listed := map[string]bool{}
 	for _, t := range targets {
 		exact, wildcard, err := portowners.Find(t.Protocol.String(), netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
-			continue // /proc cannot be read
+			return out, err
 		}
 		for _, owner := range exact {
 			if !strings.HasPrefix(owner, "neardns-agent ") {
@@ -178,7 +178,7 @@ func sockets(targets []plan.Target) []socket {
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // verifyTable compares the host's rules with those that the configuration wants.
