@@ -253,12 +253,12 @@ type successor struct {
 	orphaned *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
 
-// Restore reads the active agent's cache from r. If r cannot be read, or its format is unknown because the active agent is of another
-// version, this agent loads the snapshot file later instead.
+// Restore reads the active agent's cache from r. If r cannot be read, for example because the active agent is of another version, or its
+// age is unknown, this agent loads the snapshot file later instead.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_format", done.Unknown)
+		s.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
 		return
 	}
 	s.restored = true
