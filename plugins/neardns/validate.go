@@ -13,7 +13,6 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/neardns/neardns/pkg/overlay"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
 	"github.com/neardns/neardns/pkg/version"
 )
@@ -190,5 +189,5 @@ func redirectsOf(c *Conf) string {
 	for _, x := range c.Redirects {
 		parts = append(parts, x.String())
 	}
-	return fmt.Sprintf("redirects %s, steer %s, table inet %s", strings.Join(parts, " "), c.Steer, steer.TableName)
+	return fmt.Sprintf("redirects %s, steer %s, backend %s", strings.Join(parts, " "), c.Steer, c.Backend)
 }
