@@ -112,6 +112,9 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 		errs = append(errs, fmt.Errorf("-health-port %q: write a port number from 1 to 65535", g.health))
 	}
 	o.HealthPort = uint16(port)
+	if o.LimitMemoryMiB < 0 {
+		errs = append(errs, fmt.Errorf("-cachememory %d: write a number of mebibytes, or 0 for the default", o.LimitMemoryMiB))
+	}
 	if g.logFormat != "text" && g.logFormat != "json" {
 		errs = append(errs, fmt.Errorf("-log-format %q: write text or json", g.logFormat))
 	}
