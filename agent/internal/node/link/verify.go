@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Verify describes how the link differs from cfg, and changes nothing: the link is missing, down or another program's, or its addresses are
-// wrong or in use elsewhere. It does not check the other properties that Ensure sets (multicast, IPv6).
+// Verify describes how the link differs from cfg, and changes nothing: the link is missing, down or another program's, multicast is on,
+// or its addresses are wrong or in use elsewhere. It does not read the IPv6 settings: a wrong one shows by a missing or foreign address.
 func Verify(cfg Config) (drift []string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -30,6 +32,9 @@ func Verify(cfg Config) (drift []string, err error) {
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		drift = append(drift, "it is down")
+	}
+	if l.Attrs().RawFlags&unix.IFF_MULTICAST != 0 {
+		drift = append(drift, "multicast is on")
 	}
 	have, err := k.listAddresses(l, cfg.Addresses)
 	if err != nil {

@@ -25,6 +25,8 @@ func TestVerify(t *testing.T) {
 	first := cfg.Addresses[0].String()
 	for _, tc := range []struct{ name, command, want string }{
 		{"down", "ip link set neardns0 down", "it is down"},
+		{"multicast on", "ip link set neardns0 multicast on", "multicast is on"},
+		{"IPv6 off", "sysctl -qw net.ipv6.conf.neardns0.disable_ipv6=1", "address fd00:90de:d95::a is missing"},
 		{"address gone", "ip address del " + first + "/32 dev neardns0", "address " + first + " is missing"},
 		{"foreign", "ip address add 192.0.2.7/32 dev neardns0", "it has the address 192.0.2.7/32, which the configuration does not have"},
 		{"properties", "ip address del " + first + "/32 dev neardns0 && ip address add " + first + "/32 dev neardns0", "other properties"},
