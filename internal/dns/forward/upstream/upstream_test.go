@@ -72,7 +72,8 @@ func TestAuto(t *testing.T) {
 		external []string
 		outside  string
 	}{
-		{"as kube-dns does", yes, []string{"192.0.2.53:53"}, "the node's resolvers, because kube-dns's Corefile forwards to them, too: says node"},
+		{"as kube-dns does", yes, []string{"192.0.2.53:53"},
+			"the node's resolvers, because kube-dns's Corefile forwards to them, too: says node"},
 		{"its own zone", with(map[string]string{corefile: "a zone"}), nil, "kube-dns, because says a zone"},
 		{"not mounted", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n"}, nil, "kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile"},
 		{"not readable", with(map[string]string{corefile: "denied"}), nil, "kube-dns, because its Corefile cannot be read: open /etc/kube-dns-corefile/Corefile: permission denied"},
