@@ -34,7 +34,8 @@ func TestInEffectWithoutAFile(t *testing.T) {
 	testutil.Must(t, errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("tmpfs", "/run", "tmpfs", 0, ""),
 		os.Mkdir(nodestate.DefaultStateDir, 0o700)))
 	running := telemetry.Health{Config: func() string {
-		return "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\nlocalAddresses: [169.254.20.10]\nclusterDomain: cluster.local\n"
+		return "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" +
+			"localAddresses: [169.254.20.10]\nclusterDomain: cluster.local\n"
 	}}
 	go telemetry.ServeSocket(t.Context(), slog.New(slog.DiscardHandler), nodestate.DefaultStateDir+"/"+nodestate.AgentSocketName,
 		running.SocketHandler())

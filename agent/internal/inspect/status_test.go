@@ -111,7 +111,7 @@ func TestStatusAsksTheRunningAgent(t *testing.T) {
 	<-done
 }
 
-// A user who may not use the agent's socket is told so, even if there are no rules to read: the agent may well serve.
+// A user without access to the agent's socket gets an error that names it, even if there are no rules to read: the agent may well serve.
 func TestStatusNeedsRoot(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := t.TempDir()
