@@ -110,6 +110,16 @@ func TestInterceptNode(t *testing.T) {
 	}
 }
 
+// TestInterceptNodeTrial: the trial of a new pod is answered from the steering address, so the pod is steered and not bypassed.
+func TestInterceptNodeTrial(t *testing.T) {
+	t.Parallel()
+	n := intercepting(t, setup{families: testutil.Dual, proven: true})
+	n.startAgent()
+	p := n.makePod(true, nil)
+	testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
+	n.wantSteered(p.client(), "tried", n.all()...)
+}
+
 // TestInterceptNodeNeedsAnotherUpstream: the agent's own queries to the cluster DNS address would come back to it.
 func TestInterceptNodeNeedsAnotherUpstream(t *testing.T) {
 	t.Parallel()

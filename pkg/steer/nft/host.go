@@ -35,6 +35,9 @@ const (
 	// homeBound is more than the pod addresses of a node. If the set is full, queries from further sources each cost a route
 	// lookup.
 	homeBound = 4096
+	// directMemory is how long the answers to a client's port keep the steering address as their source: longer than a pod trial
+	// waits for an answer.
+	directMemory = 2 * time.Second
 	// zoneBase is the conntrack zone of the first local address; each local address has its own, by which answers are
 	// recognized. It is high, to avoid the small numbers that service meshes and OVN use.
 	zoneBase = 0x6e64
@@ -175,6 +178,10 @@ func (hf hostFamily) sets() []set {
 			exempt.elements = append(exempt.elements, keyElement(a))
 		}
 	}
+	sets := hf.evidenceSets()
+	if hf.intercept {
+		sets = append(sets, set{name: hf.name("direct"), key: conn[:2], contents: dynamic, timeout: directMemory, size: connBound})
+	}
 	return append([]set{
 		ours, cluster, intercept, answer, exempt,
 		{name: hf.name("lease_udp"), key: addr, contents: dynamic, size: leaseBound},
@@ -183,7 +190,7 @@ func (hf hostFamily) sets() []set {
 		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
 		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
 		{name: hf.name("home"), key: linkAndAddr, contents: dynamic, timeout: homeMemory, size: homeBound},
-	}, hf.evidenceSets()...)
+	}, sets...)
 }
 
 // chains returns the chains that choose, for each packet, between the agent and kube-dns, and those for lease datagrams and for the
@@ -203,6 +210,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().in(linkKey, "uplinks").ret(),
 		f.rule().iif(steer.ProberInterface).saddr(probe).in(destKey, hf.name("ours")).goTo(hf.name("probe")),
 		f.rule().iif(steer.ProberInterface).saddr(proof).goTo(fallback),
+	}, hf.noteDirect(), []rule{
 		f.rule().in(destKey, hf.name("ours")).goTo(hf.name("switch")),
 		f.rule().in(sourceKey, hf.name("exempt")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).goTo(hf.name("switch")),
@@ -250,13 +258,21 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	}}
 	fb.rules = append(fb.rules, hf.toKubeDNS()...)
 
-	answer := chain{name: hf.name("answers"), rules: []rule{
-		f.rule().notrack().end(),
-		// With node interception, the client's query was to the cluster DNS address, so the answer must come from there. A steered
-		// pod's own table then has nothing left to rewrite.
-		f.rule().setSaddrFrom(hf.name("answer")).end(),
-	}}
+	answer := chain{name: hf.name("answers"), rules: []rule{f.rule().notrack().end()}}
+	if hf.intercept {
+		// The answer to an intercepted query must come from the cluster DNS address, which the client queried.
+		answer.rules = append(answer.rules, f.rule().notIn(clientDest, hf.name("direct")).setSaddrFrom(hf.name("answer")).end())
+	}
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}
+}
+
+// noteDirect returns a rule that, with node interception, records clients that name the steering address, as pod trials do: their
+// answers must come from there.
+func (hf hostFamily) noteDirect() []rule {
+	if !hf.intercept {
+		return nil
+	}
+	return []rule{hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end()}
 }
 
 // control returns the chain that applies the agent's control packets to the sets, and drops them.

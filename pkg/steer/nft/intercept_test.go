@@ -33,6 +33,9 @@ func TestInterceptPods(t *testing.T) {
 		r.Renew()
 		check("AGENT", "lease")
 		r.WantUntracked("AGENT", plain.NetNS, r.ClusterDNS()...)
+		for _, d := range r.Host.Redirects {
+			r.Want("AGENT", plain.NetNS, "lease, steering address", netip.AddrPortFrom(d.Steering, 53))
+		}
 		r.Kill()
 		check("KUBEDNS", "killed, lease stands")
 		r.Listen()

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/google/nftables/expr"
@@ -101,6 +102,20 @@ func (f *family) between(b *ruleBuilder, text string, field func(register uint32
 	}
 	return key{f.word + " saddr . " + text + " . " + f.word + " daddr",
 		[]expr.Any{b.network(f.saddr, reg1), field(second), b.network(f.daddr, third)}}
+}
+
+// clientSource and clientDest are a client's address and port in its query and in the answer. Only UDP and TCP packets reach their rules.
+func clientSource(b *ruleBuilder) key { return b.addressAndPort("s", b.fam.saddr, 0) }
+func clientDest(b *ruleBuilder) key   { return b.addressAndPort("d", b.fam.daddr, 2) }
+
+func (b *ruleBuilder) addressAndPort(side string, address, port uint32) key {
+	b.needFamily()
+	register := uint32(reg32b)
+	if !b.fam.is4() {
+		register = reg2
+	}
+	return key{fmt.Sprintf("%s %saddr . th %sport", b.fam.word, side, side),
+		[]expr.Any{b.network(address, reg1), transport(port, 2, register)}}
 }
 
 // wayKey is IP family and protocol, by which the pod table records which queries got answers (see group in pod.go). A query and
