@@ -300,6 +300,22 @@ func TestDropped(t *testing.T) {
 	if left := with(t, claimOf("cluster2", www)).Dropped(&leave); left != nil {
 		t.Errorf("another cluster's are named: %v", left)
 	}
+	// An address from before the clusters has a reference of its own: the last cluster deletes it, and the next one writes it again.
+	p := &primary{t, map[string][]dns.RR{}}
+	p.add(rrs(t, "www.example.org. 60 IN A 192.0.2.1")[0])
+	plan := func(w Writer, want Publication) (st Step) {
+		st = p.read().Plan(w, Memory{}, want)
+		if !p.update(st.Message) {
+			t.Fatalf("refused: %v", show(st.Message))
+		}
+		return st
+	}
+	plan(self, www)
+	leave = plan(self, Publication{Host: www.Host})
+	plan(Writer{Identity: Identity{"cluster2", "x"}}, www)
+	if left := p.read().Dropped(&leave); left != nil {
+		t.Errorf("the next cluster's reference is named: %v", left)
+	}
 }
 
 // The removal of a dead cluster is what it would have done itself.
