@@ -40,12 +40,17 @@ func base(t testing.TB) []dns.RR {
 
 // published are the records of publications in one zone, each by the cluster of its place: cluster00, cluster01 and so on.
 func published(ps ...zone.Publication) (out []dns.RR) {
+	empty, err := zone.Parse(origin, []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: origin, Rrtype: dns.TypeSOA, Class: dns.ClassINET}}})
+	if err != nil {
+		panic(err)
+	}
 	for i, p := range ps {
 		if p.TTL == 0 {
 			p.TTL = 60
 		}
-		claim := zone.Claim{Publication: p.Normal(), Identity: zone.Identity{Cluster: fmt.Sprintf("cluster%02d", i), Instance: "one"}, Generation: 1}
-		for _, rr := range zone.Compose(origin, claim) {
+		who := zone.Writer{Identity: zone.Identity{Cluster: fmt.Sprintf("cluster%02d", i), Instance: "one"}}
+		step := empty.Plan(who, zone.Memory{}, p.Normal())
+		for _, rr := range step.Message.Changes {
 			if !slices.ContainsFunc(out, func(o dns.RR) bool { return dns.IsDuplicate(o, rr) }) {
 				out = append(out, rr)
 			}

@@ -13,27 +13,6 @@ type Message struct{ Prereqs, Changes []dns.RR }
 // Empty reports whether the message changes nothing.
 func (m *Message) Empty() bool { return len(m.Changes) == 0 }
 
-// Compose returns all RRs that a cluster publishes for a host if it is the only cluster there: its addresses or the CNAME to its target,
-// its claim, and the TXT records that clusters share. The claim's publication must be normalized, valid and not empty.
-func Compose(origin string, c Claim) []dns.RR {
-	n := names{origin}
-	rrs := []dns.RR{
-		txt(n.claim(c.Host, c.Cluster), c.text()),
-		txt(n.owners(c.Host), ownerText(c.Cluster)),
-		txt(n.strategy(c.Host), strategyText(c.Strategy, c.TTL, nil)),
-	}
-	for _, a := range c.Addresses {
-		rrs = append(rrs, txt(n.references(c.Host, a), Reference{c.Cluster, c.Geo}.text()))
-		for _, at := range n.answers(&c) {
-			rrs = append(rrs, addressRR(at, a, c.TTL))
-		}
-	}
-	if c.Target != "" {
-		rrs = append(rrs, cnameRR(n.level(c.Host, c.Cluster), c.Target, c.TTL))
-	}
-	return rrs
-}
-
 // answers returns the names at which the addresses of the claim c are to be: the host and, with the strategy LoadBalanced,
 // LABEL.klb.HOST for the claim's region and for its cluster.
 func (n names) answers(c *Claim) []string {

@@ -57,7 +57,7 @@ func FuzzValues(f *testing.F) {
 func FuzzName(f *testing.F) {
 	n := names{origin}
 	for _, c := range claims {
-		for _, rr := range Compose(origin, c) {
+		for _, rr := range compose(origin, c) {
 			f.Add(rr.Header().Name)
 		}
 	}
@@ -118,7 +118,7 @@ func FuzzParse(f *testing.F) {
 		if name == "tcp" {
 			continue // its 150 addresses are 150 times the work
 		}
-		for _, rr := range Compose(origin, c) {
+		for _, rr := range compose(origin, c) {
 			all = append(all, rr.String())
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // BIND's default check-names refuses an address at a name that is no hostname (RFC 1123, a leading * apart).
 func TestAddressesAreAtHostnames(t *testing.T) {
 	for _, host := range []string{"www.example.org.", origin, "*.x.example.org.", "*." + origin} {
-		for _, rr := range Compose(origin, claimOf("cluster1", edit(wwwB, func(p *Publication) { p.Host = host }))) {
+		for _, rr := range compose(origin, claimOf("cluster1", edit(wwwB, func(p *Publication) { p.Host = host }))) {
 			if name := rr.Header().Name; rr.Header().Rrtype == dns.TypeA && checkName(strings.TrimPrefix(name, "*.")) != nil {
 				t.Errorf("%s: an address at %s", host, name)
 			}
@@ -26,7 +26,7 @@ func TestWildcardLevelMoves(t *testing.T) {
 		p := &primary{t, map[string][]dns.RR{}}
 		for _, id := range []string{"cluster1", "cluster2"} {
 			c := claimOf(id, edit(want, func(p *Publication) { p.Addresses = addrs("192.0.2." + id[7:]) }))
-			for _, rr := range Compose(origin, c) {
+			for _, rr := range compose(origin, c) {
 				rr.Header().Name = strings.Replace(rr.Header().Name, ".klb.klb.", ".klb._any.", 1)
 				p.add(rr)
 			}

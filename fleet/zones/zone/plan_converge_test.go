@@ -95,7 +95,7 @@ func TestStrategyConverges(t *testing.T) {
 // A claim of an older version has no TTL. Its cluster stops writing if the host's TTL is not its own, so the zone's TTL stays.
 func TestTTLOfOlderVersion(t *testing.T) {
 	p := &primary{t, map[string][]dns.RR{}}
-	for _, rr := range Compose(origin, claimOf("cluster2", www)) {
+	for _, rr := range compose(origin, claimOf("cluster2", www)) {
 		if x, ok := rr.(*dns.TXT); ok && strings.HasPrefix(x.Hdr.Name, "www.cluster2.") {
 			x.Txt = slices.DeleteFunc(x.Txt, func(s string) bool { return s == "ttl=60" })
 		}

@@ -40,12 +40,33 @@ func claimOf(cluster string, p Publication) Claim {
 	return Claim{Publication: p.Normal(), Identity: Identity{cluster, "x"}, Generation: 1}
 }
 
+// compose returns all RRs that a cluster publishes for a host if it is the only cluster there: its addresses or the CNAME to its target,
+// its claim, and the TXT records that clusters share. It does not use Plan, which tests compare with it.
+func compose(origin string, c Claim) []dns.RR {
+	n := names{origin}
+	rrs := []dns.RR{
+		txt(n.claim(c.Host, c.Cluster), c.text()),
+		txt(n.owners(c.Host), ownerText(c.Cluster)),
+		txt(n.strategy(c.Host), strategyText(c.Strategy, c.TTL, nil)),
+	}
+	for _, a := range c.Addresses {
+		rrs = append(rrs, txt(n.references(c.Host, a), Reference{c.Cluster, c.Geo}.text()))
+		for _, at := range n.answers(&c) {
+			rrs = append(rrs, addressRR(at, a, c.TTL))
+		}
+	}
+	if c.Target != "" {
+		rrs = append(rrs, cnameRR(n.level(c.Host, c.Cluster), c.Target, c.TTL))
+	}
+	return rrs
+}
+
 // with is a zone in which these claims are published, each host with one strategy.
 func with(t *testing.T, claims ...Claim) *State {
 	t.Helper()
 	p := &primary{t, map[string][]dns.RR{}}
 	for _, c := range claims {
-		for _, rr := range Compose(origin, c) {
+		for _, rr := range compose(origin, c) {
 			p.add(rr)
 		}
 	}

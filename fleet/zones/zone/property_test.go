@@ -312,7 +312,7 @@ func settled(t *testing.T, p *primary, all []*writer, foreign []dns.RR) {
 	for _, w := range all {
 		for _, pub := range w.want {
 			if !pub.Empty() {
-				for _, rr := range Compose(origin, Claim{Publication: pub, Identity: w.Identity}) {
+				for _, rr := range compose(origin, Claim{Publication: pub, Identity: w.Identity}) {
 					want[noGeneration(rr)] = true
 				}
 			}

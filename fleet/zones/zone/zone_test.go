@@ -91,7 +91,7 @@ func TestComposeParse(t *testing.T) {
 			if err := p.Validate(origin); err != nil {
 				t.Fatal(err)
 			}
-			composed := Compose(origin, c)
+			composed := compose(origin, c)
 			var read []dns.RR
 			for _, rr := range composed {
 				wire := make([]byte, 70000)
@@ -276,7 +276,7 @@ func TestClusterID(t *testing.T) {
 
 // What is foreign or broken below _neardns is counted and changes nothing else; a second claim hides the first.
 func TestIgnored(t *testing.T) {
-	good := Compose(origin, claims["simple"])
+	good := compose(origin, claims["simple"])
 	for name, tt := range map[string]struct {
 		line    string
 		ignored int
@@ -343,7 +343,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestApplyRefuses(t *testing.T) {
-	s := parsed(t, Compose(origin, claims["simple"])...)
+	s := parsed(t, compose(origin, claims["simple"])...)
 	for name, f := range map[string]func() (*State, error){
 		"delete what is not there": func() (*State, error) { return s.Apply(Delta{8, rrs(t, "www.example.org. 60 IN A 192.0.2.99"), nil}) },
 		"add what is there":        func() (*State, error) { return s.Apply(Delta{8, nil, rrs(t, "www.example.org. 60 IN A 192.0.2.1")}) },
@@ -357,7 +357,7 @@ func TestApplyRefuses(t *testing.T) {
 
 // Applied step by step, a zone is as if it had been read whole.
 func TestApplyIsParse(t *testing.T) {
-	simple, apex, wild := Compose(origin, claims["simple"]), Compose(origin, claims["apex"]), Compose(origin, claims["wildcard"])
+	simple, apex, wild := compose(origin, claims["simple"]), compose(origin, claims["apex"]), compose(origin, claims["wildcard"])
 	beat := rrs(t, `aaaaaaaa._neardns.example.org. 60 IN TXT "v=1" "n=1" "inst=one" "every=300"`)
 	steps := []struct{ del, add []dns.RR }{
 		{nil, simple}, {nil, append(apex, beat...)}, {simple[:1], wild}, {simple[1:], nil}, {append(beat, wild...), nil}, {apex, nil}}

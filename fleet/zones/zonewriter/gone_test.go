@@ -19,8 +19,8 @@ func TestRemovedMeanwhile(t *testing.T) {
 	const origin = "shared.example."
 	me, dead := zone.Identity{Cluster: "cluster1", Instance: "i"}, zone.Identity{Cluster: "cluster2", Instance: "j"}
 	publish := func(who zone.Identity, host, address string) []dns.RR {
-		return zone.Compose(origin, zone.Claim{Identity: who, Generation: 1, Publication: zone.Publication{
-			Host: host + "." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr(address)}}})
+		return Published(t, origin, who, zone.Publication{
+			Host: host + "." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr(address)}})
 	}
 	soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
 	if err != nil {

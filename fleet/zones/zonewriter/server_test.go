@@ -137,8 +137,7 @@ func exact(t *testing.T, st *zone.State, want map[string][]zone.Publication) {
 	var expected []dns.RR
 	for who, pubs := range want {
 		for _, p := range pubs {
-			p = p.Normal()
-			expected = append(expected, zone.Compose(origin, zone.Claim{Publication: p, Identity: zone.Identity{Cluster: who, Instance: "x"}})...)
+			expected = append(expected, zonewriter.Published(t, origin, zone.Identity{Cluster: who, Instance: "x"}, p.Normal())...)
 		}
 	}
 	have, should := lines(st.Records()), lines(expected)
