@@ -82,8 +82,10 @@ func TestDecide(t *testing.T) {
 		"a foreign hostname":   {`{host: any.shared.example, strategy: LoadBalanced, hostname: elb.example}`, "shared", NotAllowed, "spec.hostname: DNSZone shared lets namespace shop not publish the hostname elb.example", ""},
 		"a Gateway's hostname": {`{host: any.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared", Accepted, "", "any.shared.example. LoadBalanced 60 []  100 a.elb.example."},
 		"a hostname, simple":   {`{host: any.shared.example, hostname: a.elb.example}`, "shared", Invalid, "spec.hostname: the hostname a.elb.example needs", ""},
-		"a Gateway's, simple":  {`{host: any.shared.example, addressesFrom: {kind: Gateway, name: named}}`, "shared", Invalid, "spec.addressesFrom: the hostname a.elb.example needs", ""},
-		"a Gateway's, foreign": {`{host: a.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared", NotAllowed, "spec.addressesFrom: DNSZone shared lets", ""},
+		"a Gateway's, simple": {`{host: any.shared.example, addressesFrom: {kind: Gateway, name: named}}`, "shared", Invalid,
+			"spec.addressesFrom: the hostname a.elb.example needs", ""},
+		"a Gateway's, foreign": {`{host: a.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared",
+			NotAllowed, "spec.addressesFrom: DNSZone shared lets", ""},
 	} {
 		in := Input{Zones: []v1alpha1.DNSZone{dnsZone(t, 1, "shared", shared), dnsZone(t, 2, "below", below)}, Records: []v1alpha1.DNSRecord{record(t, 1, "shop/r", c.record)}, Sources: sources}
 		p := Decide(in)

@@ -200,8 +200,8 @@ func TestPlanConflicts(t *testing.T) {
 		"older than what I wrote":      {with(t, mine), Memory{9, map[string]bool{text(newer): true}, nil}, www, "", ZoneRolledBack},
 		"what I wrote":                 {with(t, newer), Memory{9, map[string]bool{text(newer): true}, nil}, www, "", ""},
 		"after a start":                {with(t, newer), Memory{}, www, "", ""},
-		"another default": {with(t, inGeo("cluster2", "ie", true), inGeo("cluster1", "fr", true)), Memory{}, inGeo("", "fr", true).Publication,
-			"", ConflictingDefault},
+		"another default": {with(t, inGeo("cluster2", "ie", true), inGeo("cluster1", "fr", true)), Memory{},
+			inGeo("", "fr", true).Publication, "", ConflictingDefault},
 		"another default, mine alone": {with(t, inGeo("cluster1", "ie", true)), Memory{}, inGeo("", "fr", true).Publication, "", ""},
 		"the same default": {with(t, claimOf("cluster2", edit(wwwB, func(p *Publication) { p.DefaultGeo = true }))), Memory{},
 			edit(wwwB, func(p *Publication) { p.DefaultGeo = true }), "", ""},
@@ -228,7 +228,8 @@ func TestPlanConflicts(t *testing.T) {
 	}
 	defaults := with(t, inGeo("cluster2", "us", true), inGeo("cluster3", "geo-eu", true), inGeo("cluster1", "ca", false))
 	notes := defaults.Plan(self, Memory{}, inGeo("", "ca", false).Publication).Notes
-	if len(notes) != 1 || !strings.HasPrefix(notes[0].Message, "geo-eu, us are each called the default") || !strings.Contains(notes[0].Message, "edges use geo-eu") {
+	if len(notes) != 1 || !strings.HasPrefix(notes[0].Message, "geo-eu, us are each called the default") ||
+		!strings.Contains(notes[0].Message, "edges use geo-eu") {
 		t.Errorf("others have two defaults: %+v", notes)
 	}
 	taken := with(t, clone).Plan(Writer{Identity: self.Identity, Takeover: true}, Memory{}, www)

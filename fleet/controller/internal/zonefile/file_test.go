@@ -303,7 +303,8 @@ func TestApplyBadZone(t *testing.T) {
 		"heartbeat every 2": {strings.Replace(named("a1", "other.example"), "  publishers:", "  heartbeatSeconds: 7200\n  publishers:", 1)},
 	} {
 		err := p.apply(parse(slices.Concat(objects[:1], []string{moved}, other)...))
-		if err == nil || !strings.Contains(err.Error(), want) || stopped || p.zones["shared"] != before || !before.hosts["app.shared.example."] {
+		if err == nil || !strings.Contains(err.Error(), want) || stopped || p.zones["shared"] != before ||
+			!before.hosts["app.shared.example."] {
 			t.Errorf("%v, want %q; stopped: %t; hosts %v", err, want, stopped, before.hosts)
 		}
 	}
