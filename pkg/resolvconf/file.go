@@ -98,9 +98,10 @@ func (f *File) Host() (Settings, error) {
 }
 
 // With returns a copy of the file that has the settings s. If the nameservers, the search domains or the options already are those of s,
-// their lines stay as they are. Otherwise they are removed, and the new lines take the place of the last of them (for search domains: of
-// the last search or domain line), or follow at the end of the file if there was none. All other lines stay. With fails if a word of s is
-// empty or has white space or a control character, because it would be read as something else.
+// their lines stay as they are. Otherwise the nameserver, search or options lines are removed, and the new ones are inserted where the
+// last of them was (a search line: after the last search or domain line), or at the end of the file if there was none. All other lines
+// stay, domain lines too. With fails if a word of s is empty or has white space or a control character, because it would be read as
+// something else.
 func (f *File) With(s Settings) (*File, error) {
 	if err := s.checkWords(); err != nil {
 		return nil, err

@@ -273,9 +273,9 @@ type Host struct {
 	// only the lease for such queries, no socket, so after the agent was killed, they get no answer for at most one lease
 	// lifetime.
 	OwnLocals bool
-	// Detours are links over which the host may route packets to a pod although the pod's own packets come in on another link.
-	// The rules accept a source address whose route leads over a detour from any link. nil means the detours that exist when
-	// the rules are made.
+	// Detours are links over which the host may route packets to a pod although the pod's own packets come in on another link. If the
+	// route to a packet's source address leads over a detour, the rules accept the packet on any link. nil means the detours that exist
+	// when the rules are made.
 	Detours []string
 	// HealthPort is the port of the local addresses at which the kubelet probes the cache's health. The rules keep TCP
 	// connections of the node to it out of conntrack. 0 means none.

@@ -148,7 +148,8 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 		return false, nil
 	case err != nil:
 		// An unreadable file is of no use to any network.
-		v.log.Warn("unlisted pod's state file unreadable; only the file is removed", "verb", v.name, "container_id", k.ContainerID, "err", err)
+		v.log.Warn("state file of an interface that the runtime does not list is unreadable; only the file is removed",
+			"verb", v.name, "container_id", k.ContainerID, "err", err)
 		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
 	case f.Network != v.conf.Name:
 		return false, nil

@@ -26,10 +26,10 @@ type Memory struct {
 	Generation uint64 // the highest generation that the writer has used, or read in its claim of the host
 	// by the strings of the TXT record: the writer's claims that the zone may have, which are the one last read back and those sent since
 	Sent map[string]bool
-	Gone []Gone // addresses that updates deleted and that no read has confirmed to be gone
+	Gone []Gone // deletions in updates that were planned or sent, until a read confirms them
 }
 
-// Gone is an address that an update deleted, and the name at which it was.
+// Gone is an address that an update deletes, and the name from which it deletes it.
 type Gone struct {
 	Name string
 	Addr netip.Addr

@@ -20,7 +20,8 @@ func MayComplete(q *fastpath.Query) bool {
 	return s != nil && s.mayBegin(&q.Query)
 }
 
-// mayBegin reports whether nameOf might accept the query's name: it ends in the first suffix, or that has no wire form.
+// mayBegin reports whether nameOf might accept the query's name: it is below the first suffix, or that suffix has no wire form to
+// compare.
 func (s *Search) mayBegin(q *msg.Query) bool {
 	return s.first == nil || q.IsIn(s.first) && len(q.Name()) > len(s.first)
 }

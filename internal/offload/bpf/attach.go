@@ -35,7 +35,7 @@ type way struct {
 }
 
 // ways lists the directions in the order of attaching. The egress program comes first, because the ingress program serves hits only after
-// the egress program has seen the pod's samples answered.
+// the egress program has seen an answer to a query of the pod.
 var ways = [...]way{
 	{objectProgNeardnsAnswers, "-answers", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 	{objectProgNeardnsHits, "", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},

@@ -53,7 +53,7 @@ func (l *Level) Links() (map[int]uint64, error) {
 	return out, nil
 }
 
-// link reads a link's entry in the kernel map of links. there is false if the map has none, so that the link has no hits.
+// link reads a link's entry in the kernel map of links. there is false if the map has none; the link then has no hits.
 func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	if err := l.objects.Links.Lookup(uint32(index), &at); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return at, false, nil

@@ -446,8 +446,8 @@ func pods(p steer.Pod) []script {
 	return out
 }
 
-// counters adds up the packets and bytes of rules by the counter's name in their comment. A chain's stamp is no counter: its
-// name is a digest. text is the output of iptables -v -S.
+// counters adds the packets and bytes of counting rules to into, by the counter's name in the rule's comment. It skips a chain's stamp (see
+// chain.stamp), whose comment has a hex digest in place of a name. text is the output of iptables -v -S.
 func counters(text string, into map[string]steer.Counter) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

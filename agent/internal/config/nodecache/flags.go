@@ -203,8 +203,8 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the plugins that a Corefile may use, and exit")
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and exit")
 	// Flags that only neardns has.
-	fs.StringVar(&g.fallback, "fallback", "", "kube-dns `ADDRESSES`, comma-separated, used instead of the Service address in "+
-		"this pod's environment; needed for an IP family that has none there")
+	fs.StringVar(&g.fallback, "fallback", "", "kube-dns `ADDRESSES`, comma-separated, that answer if the agent does not, instead of "+
+		"the Service address in this pod's environment; for example for an IP family that has none there")
 	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of the back end of the packet rules: "+strings.Join(backends(), ", "))
 	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "answer cache hits through CoreDNS's plugins, as all other queries, not by the fast path")
 	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "maximum size of the cache in `MEBIBYTES`, for all server blocks together (default 32)")

@@ -1,5 +1,5 @@
-// Package adoption decides when the agent may start the adoption of a pod that ran before the plugin was installed, by a first trial. It
-// is pure: the caller counts the pods and passes the time.
+// Package adoption decides when the agent may send the first test queries (the first trial) of a pod that ran before the plugin was
+// installed. It is pure: the caller counts the pods and passes the time.
 //
 // It starts at most one pod every Pause, so that a node full of pods changes over slowly. It stops while more than 5 % of the tried pods,
 // of which there must be MinTried, get no answer: something on the node then keeps pods' queries from the agent, so the other pods stay on

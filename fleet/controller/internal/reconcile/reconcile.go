@@ -1,9 +1,10 @@
-// Package reconcile applies the decisions of fleet/controller/placement. It reads nodes, pods and endpoints from the API server by a watch
-// cache, and sets or removes the label neardns.io/cache on nodes. It also writes the placement of kube-dns and the status of the NodeDNS,
-// and reports changes by Events and metrics.
+// Package reconcile applies the decisions of fleet/controller/placement. It reads nodes, pods and EndpointSlices from the API server by a
+// watch cache, and sets or removes the label neardns.io/cache, which keeps the node cache off a node. It also writes on which nodes
+// kube-dns's pods may run, into the Deployment of kube-dns or OpenShift's DNS object, and the status of the NodeDNS, and reports changes by
+// Events and metrics.
 //
-// It guarantees that it excludes a node only if it read the watch cache at most 2 s ago and the node has not changed since. On failure it
-// reads the cluster again and retries; a node whose change the API server refuses does not delay other nodes.
+// It guarantees that it excludes a node by the label only if it read the watch cache at most 2 s ago and the node has not changed since. On
+// failure it reads the cluster again and retries; a node whose change the API server refuses does not delay other nodes.
 package reconcile
 
 import (

@@ -328,7 +328,7 @@ func (r *resolver) resolvConf(file, via string) {
 		case a.isStub() && !askStub:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
 		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
-			// Routers announce themselves with link-local addresses. See nameserver.ErrLinkLocal.
+			// Such a server comes from a router advertisement. It cannot be queried; see nameserver.ErrLinkLocal.
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be queried from here", file, a.line, a.addr))
 		default:
 			left++
