@@ -183,7 +183,8 @@ func (v *verb) logSettings(f podfile.File) {
 	}
 	v.addOutcome("dns", d.State, "method", d.Method)
 	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
-		log.Warn("pod's resolv.conf lacks the wanted DNS settings; in state waiting, the agent adds them later", "state", d.State, "why", d.Reason)
+		log.Warn("pod's resolv.conf lacks the wanted DNS settings; in state waiting, the agent adds them later", "state", d.State,
+			"why", d.Reason)
 	}
 	for _, n := range d.Notes {
 		log.Warn("DNS settings wanted for the pod are applied or handed to the runtime, but see the note", "note", n.Text)
