@@ -180,7 +180,7 @@ func TestAdoptBehindPolicy(t *testing.T) {
 	f := n.startTraffic(p, "a.default.svc.cluster.local.", 50)
 	n.startAgent()
 	testutil.Eventually(t, func() error { return free.adopted(podfile.Steered) })
-	n.awaitLog(0, "pod not steered, kube-dns answers it")
+	n.awaitLog(0, "not steered, kube-dns answers them")
 	if err := p.adopted(podfile.Pending); err != nil {
 		t.Error(err)
 	}

@@ -215,8 +215,11 @@ func (h *Hosts) report(left []string, err error) {
 		if !slices.Equal(old.Left, s.Left) && len(s.Left) > 0 {
 			h.log.Warn("hosts file already has a foreign line for names of a Service; they are left out", "service", s.Name, "names", s.Left)
 		}
-		if (old.Failed == "") != (s.Failed == "") {
-			h.log.Warn("queries for a Service fail now, or no longer if err is empty", "service", s.Name, "err", s.Failed)
+		switch {
+		case old.Failed == "" && s.Failed != "":
+			h.log.Warn("neardns's queries for a Service's names fail", "service", s.Name, "err", s.Failed)
+		case old.Failed != "" && s.Failed == "":
+			h.log.Info("neardns's queries for a Service's names are answered again", "service", s.Name)
 		}
 	}
 }

@@ -158,7 +158,8 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 			if status.State == podstate.Unselected {
 				d.State, d.Excluded = podfile.LeftAlone, true
 			}
-			logs = append(logs, func() { p.logState(*f, was, status.State, s) })
+			redirect := d.Redirect
+			logs = append(logs, func() { p.logState(*f, redirect, was, s) })
 		}
 	}
 	if len(logs) == 0 {
@@ -225,9 +226,9 @@ func (p *Pods) endLeaving(f podfile.File) error {
 	})
 }
 
-// logState logs that a path's state changed.
-func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
-	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
+// logState logs that the state of a pod's path to a cluster DNS address changed.
+func (p *Pods) logState(f podfile.File, r steer.Redirect, was podstate.State, s signal) {
+	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID, "cluster_dns", r.ClusterDNS}
 	switch {
 	case s.event == podstate.Selected:
 		p.log.Info("steer.mode now selects the pod; kube-dns answers it until a test query from its netns is answered", about...)
@@ -236,8 +237,8 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	case s.event == podstate.TrialAnswered:
 		p.log.Info("test queries from the pod's netns answered; it is steered once its fallback is verified", about...)
 	case was == podstate.Untried:
-		p.log.Warn("pod not steered, kube-dns answers it: its test query got no answer", append(about, "reason", s.reason)...)
+		p.log.Warn("pod's queries to cluster_dns not steered, kube-dns answers them: its test query got no answer", append(about, "reason", s.reason)...)
 	default:
-		p.log.Warn("pod no longer steered; kube-dns answers its queries from now on", append(about, "reason", s.reason)...)
+		p.log.Warn("pod's queries to cluster_dns no longer steered; kube-dns answers them from now on", append(about, "reason", s.reason)...)
 	}
 }

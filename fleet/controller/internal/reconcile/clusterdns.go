@@ -26,7 +26,8 @@ const pollDNS = 10 * time.Second
 // dnsTimeout limits the calls about kube-dns in one run of Reconcile, because the caches' labels wait for them.
 const dnsTimeout = 15 * time.Second
 
-// The same placement of kube-dns is written at most mostWrites times within fightTime. A rollout takes about a minute.
+// If another program keeps removing the placement of kube-dns, the same placement is written at most mostWrites times within fightTime.
+// Each write starts a rollout, which takes about a minute.
 const (
 	mostWrites = 3
 	fightTime  = 10 * time.Minute
