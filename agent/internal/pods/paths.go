@@ -237,7 +237,8 @@ func (p *Pods) logState(f podfile.File, r steer.Redirect, was podstate.State, s 
 	case s.event == podstate.TrialAnswered:
 		p.log.Info("test queries from the pod's netns answered; it is steered once its fallback is verified", about...)
 	case was == podstate.Untried:
-		p.log.Warn("pod's queries to cluster_dns not steered, kube-dns answers them: its test query got no answer", append(about, "reason", s.reason)...)
+		p.log.Warn("pod's queries to cluster_dns not steered, kube-dns answers them: its test query got no answer",
+			append(about, "reason", s.reason)...)
 	default:
 		p.log.Warn("pod's queries to cluster_dns no longer steered; kube-dns answers them from now on", append(about, "reason", s.reason)...)
 	}
