@@ -44,7 +44,7 @@ func configCommand(e env) *cobra.Command {
 	configFlag(show, &path)
 	show.Flags().BoolVar(&rendered, "corefile", false, "print the Corefile that is rendered from it")
 	show.Flags().StringVar(&format, "format", "yaml", "output `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
-		"kubelet: what was detected in the kubelet's configuration, as JSON, or nothing")
+		"kubelet: the DNS settings in the kubelet's configuration, as JSON; no output if no file of the kubelet is found")
 	show.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case rendered:

@@ -20,7 +20,7 @@ func installCommand(stdout io.Writer) *cobra.Command {
 	set.Bool("force", false, "no effect: install refuses no node any more")
 	_ = set.MarkDeprecated("force", "it has no effect")
 	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "the agent's persistent `FOLDER` (NodeConfig's persistDir); "+
-		"install prints the result of the fallback check that the agent recorded there")
+		"install prints whether the agent has recorded there that kube-dns can answer without it")
 	in.dryRunFlag(set)
 	set.StringVar(&in.kubeletTo, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where install writes "+
 		"the DNS settings from the kubelet's configuration, which the agent cannot read; empty, or with --entry: not written")

@@ -38,8 +38,8 @@ const (
 // State is the decision about one redirect of one pod.
 type State string
 
-// The three states. The agent steers a pending redirect once the fallback is verified, the host's rules have the redirect and, if the pod
-// needs a trial, that trial is answered.
+// The three states. The agent steers a pending redirect once a probe has shown that kube-dns answers without the agent (the fallback),
+// the host's rules have the redirect and, if the pod needs a trial, that trial is answered.
 const (
 	Steered   State = "steered"    // the pod's nftables or iptables rules send its queries to the node's cache
 	Pending   State = "pending"    // the pod's queries to the cluster DNS address go to kube-dns for now

@@ -211,10 +211,10 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		log    string
 	}{
 		"waits": {object{"resolvConfPaths": []string{folder}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Waiting, "through NRI",
-			"are not in its resolv.conf"},
+			"lacks the wanted DNS settings"},
 		"pipe": {object{"resolvConfPaths": []string{pipe}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Failed, "is no regular file",
-			"are not in its resolv.conf"},
-		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "are not in its resolv.conf"},
+			"lacks the wanted DNS settings"},
+		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "lacks the wanted DNS settings"},
 		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "none of the wanted settings",
 			"policy Default starts from the node's resolv.conf"},
 		"empty": {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "none of the wanted settings", "it leaves the pod without any"},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
@@ -162,7 +163,7 @@ func overlayOf(v PodView) string {
 // line replaces control characters in text, so that it fits into one row of a table; "-" if it is empty.
 func line(s string) string {
 	return cmp.Or(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r

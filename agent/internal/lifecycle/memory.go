@@ -35,5 +35,5 @@ func releaseStartMemory(ctx context.Context, log *slog.Logger, ready func() (boo
 		log.Debug("cannot free all memory that only the start needed", "err", err)
 		return
 	}
-	log.Debug("freed the memory that only the start needed", "program_file_bytes", file)
+	log.Debug("freed the memory that only the start needed", "dropped_executable_bytes", file)
 }

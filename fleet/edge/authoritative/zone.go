@@ -278,7 +278,7 @@ func requestOf(z *Zone, m *dns.Msg) request.Request {
 	return request.Request{W: client, Req: m, Zone: z.origin}
 }
 
-// find is lookup for a whole query, whose DNSSEC OK bit counts.
+// find is like lookup, but for a whole query: its DNSSEC OK bit decides whether the answer has DNSSEC records.
 func (z *Zone) find(r request.Request, name string) (f found) {
 	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
 	// For a CNAME that leads out of the zone, CoreDNS answers SERVFAIL. Answer with the CNAME instead; the client can follow it.

@@ -90,7 +90,8 @@ func (p *Publisher) done(h *host, now time.Time) {
 }
 
 // gone counts how often a programmed host's records were found missing or changed. It returns true if they must not be written again yet:
-// the first time they are written at once, later after a pause that doubles. Before p.excused, nothing is counted.
+// the first time they are written at once, later after a pause that doubles. Before p.excused nothing is counted, because other clusters
+// may have removed this one as dead.
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	if h.status.Programmed && h.seen == h.set && try == 0 {
 		h.status.Programmed = false

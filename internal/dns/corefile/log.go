@@ -44,7 +44,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// emit logs one of CoreDNS's lines with its level, message and attributes.
+// emit logs one of CoreDNS's lines, with its text, or its query's fields, as attributes. It keeps the level, but errors of single queries
+// become warnings, and caddy's lines get the level that caddyLevel returns.
 func emit(log *slog.Logger, line []byte) {
 	var record struct {
 		Level  string `json:"level"`

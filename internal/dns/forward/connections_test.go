@@ -174,7 +174,7 @@ func TestNoTCP(t *testing.T) {
 			if !b.Block.servers.Status()[0].NoTCP {
 				t.Error("a stream is still tried first")
 			}
-			if strings.Count(b.log.String(), "fails over TCP") != 1 {
+			if strings.Count(b.log.String(), "fails with TCP") != 1 {
 				t.Errorf("log:\n%s", b.log)
 			}
 			for i := range 3 {

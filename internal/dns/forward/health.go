@@ -81,7 +81,7 @@ func (s *server) recover(now time.Time) {
 	h.turn.Store(0)
 	h.changes.Add(1)
 	h.why, h.slow, h.since = reasonNone, false, now
-	s.log.Info("upstream answers again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
+	s.log.Info("upstream answers well again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
 }
 
 // failed describes how a server failed a client's query.
@@ -279,7 +279,7 @@ func (s *server) streamFailed(now time.Time, why error) {
 		return
 	}
 	if was := s.health.datagramsUntil.Swap(s.at(now.Add(datagramsFor))); was == 0 {
-		s.log.Info("upstream fails over TCP, not UDP; for a pause, UDP is tried first", "server", s.name, "err", why, "pause", datagramsFor)
+		s.log.Info("upstream fails with TCP, not with UDP; for a pause, UDP is tried first", "server", s.name, "err", why, "pause", datagramsFor)
 	}
 }
 

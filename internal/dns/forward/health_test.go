@@ -50,7 +50,8 @@ func TestRealAnswersOnly(t *testing.T) {
 		eventually(t, "it is back", func() bool { who, _ := b.ask("udp", "b.example."); return who == "one" })
 		b.want("udp", "b.example.", "one", 0, quick)
 		log := b.log.String()
-		if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "reason=SERVFAIL") || strings.Count(log, "upstream answers again") != 1 {
+		if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "reason=SERVFAIL") ||
+			strings.Count(log, "upstream answers well again") != 1 {
 			t.Errorf("log:\n%s", log)
 		}
 		if n := b.list[0].health.changes.Load(); n != 2 {

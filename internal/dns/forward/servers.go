@@ -179,7 +179,7 @@ type hedges struct{ saved, granted atomic.Int64 }
 
 const (
 	hedgeCost = 10  // queries that pay for one such try
-	maxHedges = 100 // tries that may be saved up
+	maxHedges = 100 // tries that may be saved up, and the number at the start
 )
 
 func (h *hedges) earn() {

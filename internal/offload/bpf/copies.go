@@ -39,7 +39,7 @@ func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byt
 	}
 }
 
-// copiedOf parses a ring buffer record, which contains a struct copied of hits.bpf.c.
+// copiedOf parses a ring buffer record, which has the type `struct copied` of hits.bpf.c.
 func copiedOf(b []byte) (ifindex int, message []byte, ok bool) {
 	const head, zeros = 8, 4
 	if len(b) < int(unsafe.Sizeof(objectCopied{})) {

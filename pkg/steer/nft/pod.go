@@ -187,7 +187,7 @@ func (g group) chains() []chain {
 			anyFamily().syn(true).goTo(g.name("steer")), // a SYN gets here only if the set direct is full
 		}},
 		{name: g.name("answered"), rules: []rule{
-			// Only a SYN-ACK counts as an answer, not a reset: a host that lost its rules sends a reset.
+			// Over TCP, only a SYN-ACK counts as an answer, not a reset: a host that lost its rules sends a reset.
 			anyFamily().notSynAck().ret(),
 			anyFamily().update(wayKey, g.name("trusted")).remove(sameKey(wayKey), g.name("waiting")).end(),
 		}},

@@ -119,7 +119,7 @@ const (
 	meminfoRcvbuf    = 1
 )
 
-// holders lists the names of all sockets in the netns that hold or try to take a lock.
+// holders lists the names of the sockets in the netns that hold or try to take the lock with this name.
 func holders(name string) (names []string, err error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {

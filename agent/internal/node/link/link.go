@@ -158,7 +158,8 @@ func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, e
 	return p, nil
 }
 
-// ensureLink returns the link of that name, and reports whether it had to create it. It returns an error for another program's link.
+// ensureLink returns the link of that name, and reports whether it was missing. It returns an error for a link that neardns cannot have
+// made.
 func (k kernel) ensureLink(name string) (netlink.Link, bool, error) {
 	l, err := k.LinkByName(name)
 	if err == nil {

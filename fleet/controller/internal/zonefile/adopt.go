@@ -17,11 +17,11 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// Adoption is one call of `zones adopt`.
+// Adoption is one call of `zones adopt`, which takes over hosts from another controller, external-dns or Kuadrant.
 type Adoption struct {
-	Export   string // path of the file that keeps the adoption
+	Export   string // path of the file with the hosts as they were before, and the step that the adoption has reached
 	Registry adopt.Registry
-	Interval time.Duration // time between two runs of the other controller
+	Interval time.Duration // time between two runs of that controller
 	Undo     bool
 	Out, Log io.Writer // Out gets the hosts' DNSRecords as YAML, Log what happens
 }
