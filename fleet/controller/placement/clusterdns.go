@@ -17,8 +17,8 @@ import (
 // The conditions of a NodeDNS that are about kube-dns, and their reasons. The first three mean what those of OpenShift's DNS operator do.
 const (
 	ConditionDNSAvailable    = "ClusterDNSAvailable"   // at least minReady pods are ready
-	ConditionDNSProgressing  = "ClusterDNSProgressing" // pods move to other nodes
-	ConditionDNSDegraded     = "ClusterDNSDegraded"    // the placement is not in effect, or its rollout failed
+	ConditionDNSProgressing  = "ClusterDNSProgressing" // a rollout of kube-dns is in progress
+	ConditionDNSDegraded     = "ClusterDNSDegraded"    // the placement is refused, or a write or rollout failed
 	ConditionWorkersIsolated = "WorkersIsolated"       // no worker's queries go to kube-dns on another worker
 
 	TooFewReady      = "TooFewReady"
@@ -32,7 +32,7 @@ const (
 	Paused           = "Paused"           // the workload's controller leaves the pods as they are
 	NotEnoughNodes   = "NotEnoughNodes"
 	UnsafeRollout    = "UnsafeRollout"
-	WriteRefused     = "WriteRefused" // by the API server
+	WriteRefused     = "WriteRefused" // reading or writing the workload failed, or another program keeps removing the fields
 	RolloutFailed    = "RolloutFailed"
 	Isolated         = "Isolated"
 	WorkersQueried   = "WorkersQueried"
@@ -40,7 +40,7 @@ const (
 
 // Workload is the object that runs cluster DNS, as the API server has it.
 type Workload struct {
-	Deployment *appsv1.Deployment // nil: there is no Deployment of the name
+	Deployment *appsv1.Deployment // nil: there is none of the name, or Operator is set
 	// Operator is OpenShift's object of the kind DNS, dns.operator "default". If it is set, it is written in place of a workload:
 	// its operator owns the DaemonSet dns-default.
 	Operator *unstructured.Unstructured
@@ -62,8 +62,8 @@ type refusal struct{ reason, message string }
 type dnsPlan struct {
 	name    string // kind and name of the workload
 	spec    map[string]any
-	differs bool     // the workload has other fields now
-	refused *refusal // why the plan must not be written, if another manager's field would change; else nil
+	differs bool     // the workload lacks a field of spec, or has a field of the controller that spec lacks
+	refused *refusal // another manager's field would change, or cannot be parsed; else nil
 	rule    rule     // which nodes the pods can run on, with the placement
 	need    int      // number of eligible nodes that are required
 	ready   int      // number of ready pods
@@ -74,10 +74,11 @@ type dnsPlan struct {
 	failed  string // why the last rollout failed; "": it did not
 }
 
-// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil means that the controller's fields are to
-// be removed. DecideDNS refuses to change what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than
+// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil means that the controller's fields are to be
+// removed. DecideDNS refuses to change what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than
 // minReady), and a change whose rollout could leave fewer ready pods than minReady, or than now if that is fewer. Then the fields that were
-// written before stay, unless too few pods of a Deployment are ready and no node has the labels that these fields require.
+// written before stay. They are removed only in mode Apply, if the Deployment already has the placement, too few of its pods are ready, and
+// strands returns true.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {
@@ -157,7 +158,8 @@ func (w Workload) plan(c Cluster, p *v1alpha1.NodePlacement, minReady int) dnsPl
 	return planDeployment(w.Deployment, p)
 }
 
-// strands reports whether the controller's fields keep the Deployment's pods from every node, Ready or not, and can be removed.
+// strands reports whether no node, Ready or not, has the labels that the Deployment's pods require (r), and the controller's fields can be
+// removed.
 func (w Workload) strands(c Cluster, r rule, minReady int) bool {
 	if w.Operator != nil || slices.ContainsFunc(c.Nodes, func(n Node) bool { return r.matches(&n) }) {
 		return false

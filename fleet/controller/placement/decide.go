@@ -12,7 +12,7 @@ import (
 // The types of those conditions of a NodeDNS that are about the cache, and their reasons.
 const (
 	ConditionAccepted  = "Accepted"  // the placement is in effect
-	ConditionApplied   = "Applied"   // nodes have, or have lost, the cache as the placement requires, as far as they are up
+	ConditionApplied   = "Applied"   // nodes have, or have lost, the cache as required; of a node that is down, only the label counts
 	ConditionAvailable = "Available" // an eligible node has a Ready cache
 
 	Accepted         = "Accepted"
@@ -41,8 +41,8 @@ func Reasons() map[string][]string {
 	}
 }
 
-// Deadline is how long a change of the placement may take. After that, the condition Applied has the reason DeadlineExceeded; the change
-// goes on.
+// Deadline is how long the condition Applied may be False, after a change of the placement or of nodes, before its reason becomes
+// DeadlineExceeded. The controller goes on.
 const Deadline = 10 * time.Minute
 
 // Condition is a condition of a NodeDNS, without the times.
@@ -82,7 +82,7 @@ type Decision struct {
 type Want struct {
 	Spec *v1alpha1.NodePlacement // the requested placement; nil: there is no NodeDNS
 	Last *v1alpha1.NodePlacement // the placement that was last accepted; nil: none
-	Late bool                    // the change to Spec has taken longer than Deadline
+	Late bool                    // the condition Applied has been False for longer than Deadline, for this generation of the NodeDNS
 }
 
 // Decide returns the next step. Nodes that are to get the cache are included at once. Nodes that are to lose it are excluded only while
@@ -146,8 +146,8 @@ func Decide(c Cluster, w Want) Decision {
 	return d
 }
 
-// decideWithout returns the step if there is no NodeDNS: remove every label. It has no conditions, because there is no object whose status
-// could have them.
+// decideWithout returns the step if there is no NodeDNS: remove the label from every excluded node. It has no conditions, because there is
+// no object whose status could have them.
 func decideWithout(c Cluster) (d Decision) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]

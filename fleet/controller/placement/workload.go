@@ -26,7 +26,7 @@ const FieldManager = "neardns-controller"
 // planDeployment returns the plan for a Deployment. It expresses the nodeSelector as a required node affinity: Kubernetes has one owner for
 // a whole nodeSelector, and installers of CoreDNS (kubeadm) set one, but of the affinity a program can own this one field. So no field of
 // another manager is overwritten, and removing the field restores what was before. Tolerations have one owner, too: they are written only
-// into a template that has none.
+// into a template that has none, or only the controller's.
 func planDeployment(d *appsv1.Deployment, p *v1alpha1.NodePlacement) dnsPlan {
 	plan := dnsPlan{name: "Deployment " + d.Namespace + "/" + d.Name, need: 1, ready: int(d.Status.ReadyReplicas)}
 	if d.Spec.Replicas != nil {

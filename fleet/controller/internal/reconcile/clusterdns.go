@@ -19,11 +19,12 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// pollDNS is the time between two reads of the workload of kube-dns while there is a placement for it, or one to remove. The workload is
-// not watched, so that the account needs no right to list and watch Deployments. A rollout also triggers Reconcile by its endpoints.
+// pollDNS is the time after which Reconcile reads the workload of kube-dns again at the latest, while there is a placement for it, or one
+// to remove. The workload is not watched, so that the account needs no right to list and watch Deployments. A rollout also triggers
+// Reconcile by its endpoints.
 const pollDNS = 10 * time.Second
 
-// dnsTimeout limits the calls about kube-dns in one run of Reconcile, because the caches' labels wait for them.
+// dnsTimeout limits the calls about kube-dns in one run of Reconcile, because nodes are labelled only after them.
 const dnsTimeout = 15 * time.Second
 
 // If another program keeps removing the placement of kube-dns, the same placement is written at most mostWrites times within fightTime.
@@ -109,7 +110,7 @@ func (r *Reconciler) workload(ctx context.Context) (w placement.Workload, err er
 }
 
 // applyDNS writes the fields in spec by server-side apply, without force; nil spec removes the controller's fields. The API server refuses
-// the write if another manager has set a field, or if the object has changed since it was read.
+// the write if another manager has set one of the fields to another value, or if the object has changed since it was read.
 func (r *Reconciler) applyDNS(ctx context.Context, w placement.Workload, spec map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	if w.Operator != nil {

@@ -31,8 +31,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// fresh is the maximum age of what was read of the cluster, when a node is excluded. A controller that was suspended for longer reads the
-// cluster again first, or exits because it has lost the Lease.
+// fresh is the maximum age of what was read of the cluster, when a node is excluded. A controller that was stopped (SIGSTOP) for longer
+// reads the cluster again first, or exits because it has lost the Lease.
 const fresh = 2 * time.Second
 
 // Reconciler moves the cluster toward the placement, one step in each call of Reconcile. Its methods are for one goroutine.
@@ -268,7 +268,7 @@ func order(condition string) int {
 	}, condition)
 }
 
-// unfinishedFor returns how long the current change of the placement has been in progress, or 0 if none is.
+// unfinishedFor returns for how long the condition Applied has not been True for the current generation; 0 if it is True or not known.
 func unfinishedFor(object *v1alpha1.NodeDNS, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(object.Status.Conditions, placement.ConditionApplied)
 	if c == nil || c.Status == metav1.ConditionTrue || c.ObservedGeneration != object.Generation {
