@@ -42,7 +42,7 @@ func run(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, s
 	return cli.Run(ctx, root, args, stdout, stderr)
 }
 
-// placementCommand returns the command of the role placement, which runs until its context ends.
+// placementCommand returns the command of the role placement, which runs until its context ends or it fails.
 func placementCommand(stderr io.Writer) *cobra.Command {
 	o := reconcile.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
 	const about = "decide which nodes run the cache (NodeDNS), and label the others neardns.io/cache: excluded"

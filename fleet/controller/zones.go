@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/internal/records"
 )
 
-// zonesCommand returns the command of the role zones, which runs until its context ends. Its subcommands work with a file instead of a
-// Kubernetes cluster.
+// zonesCommand returns the command of the role zones, which runs until its context ends or it fails. Its subcommands work with a file
+// instead of a Kubernetes cluster.
 func zonesCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.Command {
 	o := records.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
 	const about = "publish a cluster's DNSRecords in the zones that DNSZones name, next to other clusters; " +

@@ -126,7 +126,7 @@ func (f *zonesFile) limit(ctx context.Context) (context.Context, context.CancelF
 	return context.WithCancel(ctx)
 }
 
-// viewCommand makes a subcommand that reads one zone of the file and its primary.
+// viewCommand makes a subcommand for one zone of the file; run gets a View of it.
 func viewCommand(use, about string, args cobra.PositionalArgs, flags func(*cobra.Command, *zonesFile),
 	run func(context.Context, *zonefile.View, *zonesFile, []string) error,
 ) *cobra.Command {

@@ -43,9 +43,9 @@ const (
 	ReadReason   = "Read"         // the reason of condition Read if the zone was read
 	AllHeard     = "AllHeard"     // a reason of condition ClustersHeard: no cluster is silent
 	Silent       = "Silent"       // a reason of condition ClustersHeard: a heartbeat has not changed for three of its periods
-	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet, or (ClustersHeard) is not read
+	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: not read yet, or (ClustersHeard) no publisher runs
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
-	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
+	NotReadable  = "NotReadable"  // a reason of conditions Read and Programmed: the primary's answer is not a valid zone
 )
 
 // Progress is how far a publisher is with one host.
@@ -118,8 +118,8 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	return []metav1.Condition{accepted, programmed, healthy(checked, sick), conflict}
 }
 
-// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict, or "" if nothing was counted. It counts whole minutes, so
-// that the status is not written every second.
+// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict, or "" if nothing was counted. It counts whole minutes,
+// not seconds, because each change of the text is a write of the status.
 func attempts(p Progress, now time.Time) string {
 	if p.Attempt == 0 || p.Since.IsZero() {
 		return ""

@@ -1,7 +1,8 @@
-// Package zones decides what a cluster publishes in shared zones: its input is DNSZones and DNSRecords, its output is one publication
-// for each host. It is pure: fleet/controller/internal/records reads the objects, publishes and reports.
+// Package zones decides what a cluster publishes in shared zones: it makes DNSRecords of DNSPolicies, one publication for each host of
+// DNSRecords and DNSZones, and the objects' conditions. It is pure: fleet/controller/internal/records reads the objects, publishes and
+// reports.
 //
-// It guarantees that a record is published only if its DNSZone allows the namespace, the host and the addresses.
+// It guarantees that a record is published only if its DNSZone allows the namespace, the host, and the addresses or the hostname.
 //
 // A record that cannot be published gets a verdict with the reason, and does not affect other records.
 package zones
@@ -32,7 +33,7 @@ const (
 	Deleting      = "Deleting"      // the record is being deleted
 )
 
-// Reasons of a DNSZone's condition Accepted, besides Accepted itself.
+// Reasons of a DNSZone's condition Accepted, in addition to Accepted and Deleting.
 const (
 	Duplicate = "Duplicate" // an older DNSZone has the same zone
 	NoKey     = "NoKey"     // the Secret of the TSIG key does not exist or has no valid key

@@ -39,8 +39,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// begin and end enclose one count of all records. If no object has a reason any more, its series stays with value 0, because a series
-// that disappears and returns would reset alerts.
+// begin and end enclose one count of all DNSRecords. If none has a reason any more, its series stays with value 0, because a series that
+// disappears and returns would reset alerts.
 func (m *Metrics) begin() { m.counted = map[[3]string]float64{} }
 
 func (m *Metrics) end() {
@@ -81,7 +81,7 @@ func (m *Metrics) setPolicies(decided map[zones.Key]*zones.Policy) {
 	}
 }
 
-// forget drops the condition series of a DNSZone object that was deleted, or that is a duplicate.
+// forget drops the condition series of a DNSZone.
 func (m *Metrics) forget(dnsZone string) {
 	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
 	maps.DeleteFunc(m.reasons, func(key [2]string, _ string) bool { return key[0] == dnsZone })

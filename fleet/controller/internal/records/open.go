@@ -20,8 +20,8 @@ import (
 // open is a function for Reconciler.Open, which describes its arguments.
 type open func(Setting, rfc2136.KeyFunc, func(zone.Claim) bool) (Publisher, error)
 
-// opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed when a host's status has
-// changed; changed must not block.
+// opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed when a host becomes programmed
+// or left, and each time it is found in a conflict; changed must not block.
 func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) open {
 	return func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
@@ -74,8 +74,8 @@ func (l *live) Host(host string) zones.Progress {
 	return p
 }
 
-// disputes are the reasons that are caused by another cluster or another writer of the zone. They are reported in the condition
-// UnresolvedConflictDiscovered.
+// disputes are the reasons that are reported in the condition UnresolvedConflictDiscovered: another cluster or another writer of the zone
+// causes them.
 var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse,
 	zone.ConflictingDefault, zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 

@@ -32,8 +32,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Finalizer delays the deletion of a DNSRecord until its records are gone from the zone, and the deletion of a DNSZone until no
-// DNSRecord uses it.
+// Finalizer delays the deletion of a DNSRecord until its records are gone from the zone, and the deletion of a DNSZone until no DNSRecord
+// uses it and, for a limited time (lastBeat), until this cluster's heartbeat is gone from the zone.
 const Finalizer = "neardns.io/zones"
 
 // withdrawAfter is how long an address must be unhealthy (three failed probes) before this cluster removes the address from the zone. Edges
@@ -59,7 +59,7 @@ type Publisher interface {
 type ZoneProgress struct {
 	Read            time.Time // when it was read last; zero: never
 	Reason, Message string    // why the zone cannot be read now, or empty
-	Clusters        []string  // the IDs of all clusters in the zone, sorted
+	Clusters        []string  // the IDs of the clusters with a heartbeat or an owner record in the zone, sorted
 	Silent          []string  // the IDs of the clusters whose heartbeat has not changed for three of its periods, sorted
 }
 
@@ -103,7 +103,8 @@ type opened struct {
 
 	mu     sync.Mutex // guards the fields below, which the publisher's goroutine uses too
 	ranges []netip.Prefix
-	// health checks of dead clusters' addresses, by the zone name under which healthcheck.Checker has them: when a result was last used
+	// health checks of dead clusters' addresses, by the zone name under which healthcheck.Checker has them: when worksFor's function last used
+	// them
 	dead map[string]time.Time
 }
 
@@ -404,9 +405,9 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// lastBeat is how long, at most, the deletion of a DNSZone waits for the deletion of this cluster's heartbeat in the zone, so that other
-// clusters do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with deletionPolicy
-// Orphan, or if the primary does not accept its deletion.
+// lastBeat is for how long after its deletion was requested, at most, a DNSZone waits for the deletion of this cluster's heartbeat in the
+// zone, so that other clusters do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with
+// deletionPolicy Orphan, or if the primary does not accept its deletion.
 const lastBeat = 30 * time.Second
 
 // beats reports whether the deletion of a DNSZone must still wait for the deletion of this cluster's heartbeat.

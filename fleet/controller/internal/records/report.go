@@ -39,7 +39,7 @@ func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1
 
 func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1alpha1.DNSRecord) error {
 	if rec.DeletionTimestamp != nil && !slices.Contains(rec.Finalizers, Finalizer) {
-		return nil // the controller has already removed its finalizer; other finalizers delay the deletion
+		return nil // only other programs' finalizers delay the deletion
 	}
 	p := plan.Records[keyOf(rec)]
 	z := plan.Zones[p.Zone]

@@ -56,8 +56,8 @@ func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) 
 	return out, nil
 }
 
-// gateway reads a Gateway from the API server, at most once in ten seconds. It does not use the watch cache, so that the service account
-// needs no permission to list or watch, and clusters without the Gateway kind work too.
+// gateway reads a Gateway from the API server, and uses the result for ten seconds unless reading failed. It does not use the watch cache,
+// so that the service account needs no permission to list or watch, and clusters without the Gateway kind work too.
 func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedUp, error) {
 	if seen, ok := r.gateways[key]; ok {
 		return seen, nil

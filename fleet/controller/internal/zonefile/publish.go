@@ -30,7 +30,7 @@ type Publishing struct {
 	Prune    bool             // remove each host that this cluster has in the zone, but no accepted record in the file
 	Once     bool             // return when each host is published or removed, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
-	Poll     time.Duration    // interval at which the primary is queried for the zone's serial; 0: 5 s
+	Poll     time.Duration    // interval of queries for the zone's serial, as zonewriter.Options.Poll
 	Reread   <-chan os.Signal // a signal that the file has changed
 	Out      io.Writer        // gets a line for each change of the state of a host, zone or refused object
 	Log      *slog.Logger
@@ -255,7 +255,7 @@ func (f *File) notAccepted() map[string]Line {
 // Line is the state of one host or zone, or of a DNSRecord or DNSPolicy that is not accepted, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
-	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept
+	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that is not accepted
 	Policy     string   `json:"policy,omitempty"` // set instead of Host: a DNSPolicy that is not accepted
 	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it can be read now
 	Programmed bool     `json:"programmed"`       // the zone has what the file publishes for the host, confirmed by reading it back

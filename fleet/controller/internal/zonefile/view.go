@@ -79,7 +79,7 @@ func (v *View) Check(ctx context.Context, out io.Writer) error {
 	return faults
 }
 
-// Get prints what the zone has for the named hosts, or for all hosts that a cluster publishes.
+// Get prints what the zone has for the named hosts or, without names, for all hosts of which it has records of clusters.
 func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 	s, err := v.read(ctx)
 	if err != nil {
