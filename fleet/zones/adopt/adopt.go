@@ -32,7 +32,7 @@ const (
 	Resting   Step = "resting"   // waiting; the other controller's records have not changed since Export.Since
 	Taking    Step = "taking"    // the first Export.Taken hosts are taken, or were found changed by another program
 	Verifying Step = "verifying" // since Export.Since no host is left to take; watching whether the other controller changes the hosts
-	Verified  Step = "verified"  // the other controller has written nothing since
+	Verified  Step = "verified"  // the other controller did not change the hosts during Verifying
 	Undone    Step = "undone"    // the adoption is undone, or is being undone
 )
 
@@ -84,7 +84,8 @@ func (e *Export) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Decode parses the text of an export. It refuses unknown fields, invalid values, and records that cannot be parsed.
+// Decode parses the text of an export. It refuses unknown fields, an invalid step, number of taken hosts or registry, and hosts with a
+// record that cannot be parsed or without a registry record.
 func Decode(data []byte) (*Export, error) {
 	e := &Export{}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -128,7 +129,7 @@ func (a *Action) foreign(host, what string) {
 // ErrWrites is the error of Next if the other controller has changed its records in the step Resting. The export then has the new records.
 var ErrWrites = errors.New("the other controller still writes: exclude the hosts there, and run this again")
 
-// ErrForeign is the error of Next and Undo, together with Action.Done, if another program changed a host.
+// ErrForeign is the error of Next and Undo, together with Action.Done, if Action.Foreign has a host.
 var ErrForeign = errors.New("another program changed hosts, which were left as they are")
 
 // ErrUndone is the error of Next after Undo.
@@ -397,7 +398,7 @@ func (e *Export) restore(z *zone.State, i int) Update {
 	return u
 }
 
-// Exclusion returns what the user has to set in the other controller, so that it neither changes nor deletes the hosts.
+// Exclusion returns, for the user, what to do so that the other controller neither changes nor deletes the hosts.
 func (e *Export) Exclusion() string {
 	if e.From == Kuadrant {
 		return "Now stop Kuadrant's dns-operator in each cluster that publishes the hosts: kubectl -n kuadrant-system scale deployment " +

@@ -15,7 +15,7 @@ type Kind string
 // The kinds.
 const (
 	Unreachable  Kind = "Unreachable"  // no connection: nothing was sent
-	NoAnswer     Kind = "NoAnswer"     // the message was sent, at least in part, but no answer came; the server may have made the change
+	NoAnswer     Kind = "NoAnswer"     // the message may have been sent, but no answer came; the server may have made the change
 	BadAnswer    Kind = "BadAnswer"    // the answer is not signed or not usable; the server may have made the change
 	Prerequisite Kind = "Prerequisite" // a prerequisite is not met, so nothing was changed; or the queried name does not exist
 	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, does not know the key, or does not have the zone

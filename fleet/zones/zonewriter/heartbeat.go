@@ -95,7 +95,8 @@ func (p *Publisher) wants() (some, left bool) {
 }
 
 // beatChanges returns the changes that write the next heartbeat. They delete it instead if the message has no other changes (alone), no
-// earlier message can take effect any more, even without a heartbeat, and the zone has no record of this cluster for any host.
+// earlier message can take effect any more, not even one that was sent when the zone had no heartbeat (keep), and the zone has no record of
+// this cluster for any host.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
 	if alone && p.beat.fence == barred && time.Now().After(p.beat.keep) && len(p.state.Of(cluster)) == 0 {

@@ -38,7 +38,7 @@ func (p *Publisher) plan(try int) []*job {
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
 		}
-		if len(h.status.Unserved) > 0 && !st.Done() { // maybe no address was deleted, but the RRset has room for the Unserved ones now
+		if len(h.status.Unserved) > 0 && !st.Done() { // no repair: maybe the RRset has room for the Unserved addresses now
 			h.status.Programmed = false
 		}
 		h.status.Held, h.status.Notes, h.status.Unserved = p.state.Hosts[name], st.Notes, st.Unserved
@@ -71,7 +71,7 @@ func (p *Publisher) plan(try int) []*job {
 	return jobs
 }
 
-// done records that the zone has what this cluster wants to publish for a host.
+// done records that the zone has what this cluster wants to publish for a host, or after Remove nothing of it.
 func (p *Publisher) done(h *host, now time.Time) {
 	s := &h.status
 	left := h.want.Empty()

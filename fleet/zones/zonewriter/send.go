@@ -127,7 +127,8 @@ func (p *Publisher) took(jobs []*job) {
 	}
 }
 
-// note records, before a message is sent, which TXT records (claims) of this cluster the zone may have after it.
+// note records, before a message is sent, which TXT records (claims) of this cluster the zone may have after it, and which addresses the
+// message deletes.
 func (p *Publisher) note(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
