@@ -20,7 +20,7 @@ type activeAgent struct {
 	server  *server.Server
 	metrics *telemetry.Metrics
 	lock    *os.File
-	closing func() // closes the listeners for metrics, health and status, because the successor needs their addresses
+	closing func() // ends reloads, and closes the listeners for metrics, health and status whose addresses the successor needs
 	ending  func() // ends the agent as SIGTERM does
 }
 

@@ -41,7 +41,7 @@ type role struct {
 	// recorder wraps the node.Recorder that the agent passes to the node's loop; nil: it is used unwrapped.
 	recorder func(node.Recorder) node.Recorder
 	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
-	cleanUp  func(plan.Plan) error // called with the plan of the start when the agent ends, unless a successor has taken over
+	cleanUp  func(plan.Plan) error // called with the plan of the start when an agent that served ends, unless a successor has taken over
 }
 
 // agent is the process's agent, in the role `node` or `nodecache`.
@@ -64,7 +64,7 @@ type agent struct {
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
-	files []string // the Corefile and the files that name the upstreams; a change of one triggers a reload
+	files []string // the files from which the last valid plan was made, except path; a change of one triggers a reload
 	// outside is the last logged list of upstreams for names outside of the cluster, so that it is logged only when it changes.
 	outside string
 }
@@ -78,17 +78,18 @@ func (a *agent) runUntilEnd(ctx context.Context) error {
 	return err
 }
 
-// arrangement is how an active agent answers pods: steered (pods' packets are rewritten to the agent) or transparent (only the kernel
-// program answers, with cache hits).
+// arrangement is how an active agent answers pods: steered (pods' queries reach the agent, also in node-cache mode) or transparent (only
+// the kernel program answers, with cache hits).
 type arrangement interface {
 	reporter
 	yielder
-	// set serves a new plan. If that succeeds, it calls take, which applies the rest of the new configuration.
+	// set replaces the plan, at once or, if pods are steered, in the node's loop. When the new plan is served, take is called, which
+	// applies the rest of the new configuration.
 	set(next plan.Plan, take func() (changed bool))
 	bypassed() map[netip.Addr]struct{} // source addresses of clients that the switch bypasses
-	// run serves until ctx ends or a successor has taken over. own ends later than ctx: after the handover or the stop is complete.
+	// run serves until ctx ends or a successor has taken over. own ends only after run has returned.
 	run(ctx, own context.Context) error
-	// close frees the resources that run left open. It is called once all other parts of the agent have ended.
+	// close frees the resources that run left open. It is called once the agent's other goroutines have ended.
 	close() error
 }
 
@@ -125,11 +126,11 @@ func (a *agent) run(ctx context.Context) error {
 	return a.serveUntilEnd(ctx, &o, s, how)
 }
 
-// serveUntilEnd runs the arrangement together with the HTTP endpoints, the periodic snapshots of the cache, the management of pods, and
-// the handover socket.
+// serveUntilEnd runs the arrangement together with the HTTP endpoints, the periodic snapshots of the cache, kernel hits, the management of
+// pods, reloads, and the handover socket.
 func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how arrangement) error {
 	var wg sync.WaitGroup
-	shared, closing := context.WithCancel(ctx) // context of the listeners whose addresses a successor needs
+	shared, closing := context.WithCancel(ctx) // context of reloads, and of the listeners whose addresses a successor needs
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, ending := context.WithCancel(ctx)
 	a.serve(shared, own, &wg, o.metrics, how)
@@ -160,6 +161,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 }
 
 // managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, each if the configuration enables it.
+// With arrangement: transparent, adoption always runs, because kernel hits need the pods' files, and the NRI plugin never does.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
@@ -172,7 +174,7 @@ func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	}
 }
 
-// steered is the arrangement in which pods' packets are rewritten to the agent; the switch delivers them while the agent has a lease.
+// steered is the arrangement in which pods' queries reach the agent: the switch delivers them while the agent has a lease.
 type steered struct{ *node.Node }
 
 func (s steered) set(next plan.Plan, take func() bool) { s.Set(next, take) }

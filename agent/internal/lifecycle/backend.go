@@ -15,8 +15,8 @@ import (
 )
 
 // chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the first one for which the kernel accepts a trial of
-// all rules. It tries only the configured one. If none is configured, it begins with iptables if the node already has such rules, and with
-// nftables otherwise.
+// all rules. It tries only the configured one (for iptables, each variant that the node has). If none is configured, it begins with
+// iptables if the node already has such rules, and with nftables otherwise.
 func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)

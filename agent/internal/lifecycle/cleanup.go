@@ -27,8 +27,8 @@ import (
 
 // Clean removes what the plugin and the agents made on the node. The order of its steps ensures that no packet is ever sent to something
 // already removed: first the plugin's entry in the CNI configuration, then pods' local nameservers, pods' tables, the host's rules (the
-// switch), the link and the files. If a pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and
-// the switch stays, because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI
+// switch), the link and the files. If a steered pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean
+// fails and the switch stays, because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI
 // configurations. hostRoot is where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean
 // fails at once (IsLocked). While the role `hosts` runs, it removes everything except that role's lines, and then fails (IsLocked).
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {

@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// highDescriptor is the lowest descriptor number that a DNS socket gets.
+// Except with arrangement: transparent, DNS sockets get descriptor numbers above highDescriptor.
 const highDescriptor = 256
 
-// reserveLow occupies the descriptor numbers below highDescriptor until release is called, so that the DNS sockets opened meanwhile get
+// reserveLow occupies the descriptor numbers up to highDescriptor until release is called, so that the DNS sockets opened meanwhile get
 // higher numbers. The kernel closes a killed process's descriptors from the highest number down (task_work_run runs the last added
 // first), and needs 10 ms or more for some, such as an inotify (Linux 6.18). With low numbers, a killed agent's DNS sockets would still
 // accept queries during that time, and these would be lost. If the descriptor limit is too low, reserveLow occupies fewer.

@@ -123,7 +123,7 @@ func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	return conf, nil
 }
 
-// samePort reports whether two addresses conflict, so that only one of them can be listened on.
+// samePort reports whether two addresses may conflict, so that only one of them can be listened on.
 func samePort(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)

@@ -136,8 +136,8 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 // hostsAlive is the age up to which a record of the role `hosts` in the state folder means that the role runs.
 const hostsAlive = 90 * time.Second
 
-// removeHosts removes the lines of the role `hosts` from the hosts file. It returns a LockedError if that role runs, because the role
-// would restore them. The lines have a marker, so they are found even if the role left no record.
+// removeHosts removes the lines of the role `hosts` from the hosts file. It returns a LockedError if that role's record shows that it runs,
+// because the role would restore them. The lines have a marker, so they are found even if the role left no record.
 func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
 	last, ok, err := nodestate.HostsFile(stateDir).Read()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestHostsListen: where the configuration leaves it out, the role listens next to the agent of its node, whose probe would otherwise reach
+// TestHostsListen: without listen keys, the role's ports differ from those of the node's agent, whose health checks would otherwise reach
 // it.
 func TestHostsListen(t *testing.T) {
 	for _, c := range []struct{ listen, want string }{

@@ -41,7 +41,8 @@ const kernelAnswers = 4096
 const oneGroup = 1
 
 // kernel enables, checks and disables kernel hits as the configuration wants. One goroutine calls run. Other goroutines may call pause,
-// count, status, series and reportBroken at any time; these lock mu. Callers of other methods that use the fields below mu hold it.
+// count, status, series and reportBroken at any time. These methods, run and reconcile lock mu; callers of other methods that use the
+// fields below mu hold it.
 type kernel struct {
 	log         *slog.Logger
 	folder      string // path in the BPF file system where program and maps are pinned
@@ -58,7 +59,7 @@ type kernel struct {
 	keeper     *podlinks.Keeper
 	fault      string    // why kernel hits do not work although the configuration enables them
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
-	paused     bool      // a handover is under way: a successor serves at the same time
+	paused     bool      // a handover is under way or done: a successor serves too
 	swept      bool      // kernel hits are off, and the removal of an earlier agent's programs and maps was tried
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
@@ -161,7 +162,7 @@ func (k *kernel) openLevel() error {
 	if err := level.Test(); err != nil {
 		return fmt.Errorf("the self-test: %w", err)
 	}
-	if err := level.Retire(); err != nil { // first: this agent cannot revoke other builds' entries
+	if err := level.Retire(); err != nil { // before entries are offloaded, because this agent cannot revoke other builds' entries
 		return fmt.Errorf("remove another build's kernel hits: %w", err)
 	}
 	if err := k.offloader.Begin(kernelTable{level}); err != nil {
@@ -271,7 +272,7 @@ func removeKernelHits(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail disables kernel hits until a later retry, and logs err unless it was logged already. Meanwhile the agent answers the hits, or
+// fail disables kernel hits until a later retry, and logs err unless it is the last one logged. Meanwhile the agent answers the hits, or
 // kube-dns with arrangement: transparent.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil

@@ -29,7 +29,7 @@ type Env struct {
 	Version string
 }
 
-// ConfigError is a fault of the configuration. The node is unchanged.
+// ConfigError is a fault of the configuration. The node's link and packet rules are unchanged.
 type ConfigError struct{ Err error }
 
 func (e *ConfigError) Error() string { return e.Err.Error() }

@@ -120,7 +120,7 @@ func (c *nodeCache) defaults() *config.Node {
 	return &conf
 }
 
-// derive makes the plan from the template and the files that it imports. Until a template was valid once, derive never fails: if the
+// derive makes the plan from the template, the files that it imports, and the upstreams. Until a template was valid once, derive never fails: if the
 // template has a fault, the plan has no server, but the switch still sends pods' queries to kube-dns.
 func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
 	t, survey, up, err := c.template()
@@ -144,8 +144,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	return p, up, nil
 }
 
-// template fills in the Corefile template. If a step after the search for imported files fails, up.Files has these files, so that a change
-// of one is noticed.
+// template fills in the Corefile template. If a step after the search for imported files fails, up.Files has these files.
 func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.ReadFile(name)
@@ -203,7 +202,7 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	return absolute, files
 }
 
-// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If the ConfigMap has a fault, an agent that starts ignores the
+// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If one of them has a fault, an agent that starts tries without the
 // ConfigMap, and a running agent keeps its configuration.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	in := plan.NodeCacheUpstreams(c.opts, c.answer, domain, c.env.ReadFile)
@@ -238,7 +237,7 @@ func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// cleanUp implements role.cleanUp. It removes the -pidfile file, as CoreDNS does, and the link if the plan has it as temporary. The
+// cleanUp implements role.cleanUp. It removes its -pidfile file, as CoreDNS does, and the link if the plan has it as temporary. The
 // switch always stays, because pods send queries to the agent's addresses.
 func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {

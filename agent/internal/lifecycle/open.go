@@ -24,7 +24,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// opened has everything that an agent opens before it becomes the active one. close closes it when the agent ends.
+// opened has everything that an agent opens before it becomes the active one. close closes closers when the agent ends.
 type opened struct {
 	plan      plan.Plan // the plan of the start, with the back end in use
 	gate      *limit.Gate

@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/internal/process"
 )
 
-// plan makes a plan from the configuration and the files that it names, logs warnings, and records which files to watch. The caller sets
-// the plan's back end.
+// plan makes a plan from the configuration and the files that it names. If that succeeds, it logs warnings and records which files to
+// watch. The caller sets the plan's back end.
 func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	p, up, err := a.role.derive(conf)
 	a.mu.Lock()
@@ -38,9 +38,9 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	return p, nil
 }
 
-// load reads the configuration for a reload and makes its plan. take applies the rest of the configuration; the caller calls it once the
-// plan is served, so that the agent never runs with half of a configuration. load returns an error if a field has changed that needs a
-// restart.
+// load reads the configuration for a reload and makes its plan. take applies the rest of the configuration; it must be called only once
+// the plan is served, so that a refused plan leaves the old configuration in effect. load returns an error if a field has changed that
+// needs a restart.
 func (a *agent) load() (p plan.Plan, take func() (changed bool), err error) {
 	next, err := a.role.read()
 	if err != nil {

@@ -61,7 +61,8 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 }
 
 // replaceRules removes the rules of any other back end from the node, and adds those of this agent's back end first, so that the node
-// always has rules. The added rules have no lease yet, so kube-dns answers. If no other back end has rules, replaceRules does nothing.
+// always has rules, and rewrites the pods' rules. The added rules have no lease yet, so kube-dns answers. If no other back end has rules,
+// replaceRules does nothing.
 func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	for _, other := range k.Others() {
 		old, err := other.OpenStanding()

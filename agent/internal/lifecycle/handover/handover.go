@@ -10,7 +10,7 @@
 // handover is final once the active agent has received "taken". Until then it keeps the prober's lock, without which no agent can renew a
 // lease.
 //
-// The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache).
+// The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache) if it has content.
 //
 //	successor                     active agent
 //	hello {version, claim}  ──▶

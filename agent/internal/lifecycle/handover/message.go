@@ -82,7 +82,7 @@ type message struct {
 	serving serving
 }
 
-// parse parses one message. It accepts only what encode writes; a hello may have additional fields, which later versions may add.
+// parse parses and checks one message. Unknown fields are an error, except in a hello, where later versions may add some.
 func parse(packet []byte) (message, error) {
 	if len(packet) == 0 {
 		return message{}, errors.New("empty message")
