@@ -108,8 +108,8 @@ func TestWaysThroughTheHost(t *testing.T) {
 	}
 }
 
-// A switch that drops packets from the pod's own link would drop its queries. Such a pod is not steered, whatever put the link among the
-// uplinks, and the switch is not changed.
+// A switch that takes the pod's own link for an uplink would send its queries to kube-dns. Such a pod is not steered, whatever put the link
+// among the uplinks, and the switch is not changed.
 func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.Dual)
 	redirects := []steer.Redirect{redirect4, redirect6}

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// TestChooseBackend holds which back end a call works by: what stands on the host, the configuration, the proof.
+// TestChooseBackend: a call uses the back end of the host's recorded rules, else the configured one, else that of the fallback check.
 func TestChooseBackend(t *testing.T) {
 	const nft, legacy = "iptables-nft", "iptables-legacy"
 	for name, c := range map[string]struct {
@@ -50,7 +50,7 @@ func TestChooseBackend(t *testing.T) {
 	}
 }
 
-// TestLacks has a pod wait where the host's chains, which are made whole, do not know its addresses.
+// TestLacks: a pod is pending if the host's iptables chains, which can be replaced only as a whole, lack its addresses.
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
 	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), recorded: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}

@@ -20,7 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// Error codes of this plugin start at 100, as the CNI specification requires. README.md explains each of them.
+// Error codes of this plugin (code…) start at 100, as the CNI specification requires; README.md explains each of them. Each call has
+// verbDeadline, and GC removes temporary files older than sweepOlder.
 const (
 	codeNetNS     = 100 // CNI_NETNS is no network namespace
 	codeNotSteer  = 101 // ADD: the pod cannot be steered, and the configuration has onUnsupported: fail

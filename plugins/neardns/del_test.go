@@ -144,8 +144,8 @@ func TestDelNamesAnotherPod(t *testing.T) {
 	r.must(addRequest("c2", other, nil).with("CHECK"))
 }
 
-// A kubelet that gives up on an ADD lets its DEL follow at once, and the ADD may run still. Whichever ends last, rules and the
-// file that leads to them stand or fall together.
+// A kubelet that gives up on an ADD lets its DEL follow at once, and the ADD may run still. Whichever ends last, the
+// pod has both its rules and its file, or neither.
 func TestAddAndDelAtOnce(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("other", pod, nil).with("DEL"))

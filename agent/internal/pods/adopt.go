@@ -53,10 +53,10 @@ type Wanted struct {
 	Alone     string        // why no pod of this node may be steered; "" if pods may
 }
 
-// Adopt finds running pods without a pod file, which started before the plugin was in the CNI configuration, and writes a file for each,
-// until ctx ends. The file has what ADD would have written, but the pod's resolv.conf does not change, and even with steer: always a path
-// is steered only after a trial, because a running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes its
-// file and its rules.
+// Adopt finds running pods without a pod file, which usually started before the plugin was in the CNI configuration, and writes a file for
+// each, until ctx ends. The file has what ADD would have written, but the pod's resolv.conf does not change, and even with steer: always a
+// path is steered only after a trial, because a running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes
+// its file and its rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}}
 	for {
@@ -87,7 +87,8 @@ type adopter struct {
 	failed, lastFailed map[string]string
 }
 
-// due reports whether anything that a scan reads may have changed since the last scan.
+// due reports whether a scan is due: the folders that it reads or the number of reported pods may have changed, the last scan is to be
+// repeated, or maxUnread has passed.
 func (k *adopter) due(now time.Time) bool {
 	folders := append(attached.Folders(k.Root), k.pods.dir())
 	changed := k.retry || now.Sub(k.scanned) >= maxUnread || k.stamps == nil

@@ -179,8 +179,8 @@ func TestAdoptByTheRuntime(t *testing.T) {
 	n.wantAdopted(podfile.ByCache, "first")
 }
 
-// A pod with two attachments has one table, and what one of them leaves is the other's. The plugin's DEL for one that runs is no
-// reason to adopt it again; a DEL without the plugin takes table and file.
+// A pod with two attachments has one table. If the runtime removes one attachment without the plugin, its file goes, and the table keeps
+// the other's redirect. An attachment whose file the plugin's DEL removed is not adopted again.
 func TestAdoptTwoAttachments(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
@@ -260,7 +260,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 	}
 	for _, to := range at {
 		var before *dns.Conn
-		for i := range 1000 { // those that ended leave the pod's kernel something for a minute, and the table no room if they counted
+		for i := range 1000 { // closed connections stay in TIME_WAIT for a minute; if they counted, the table would have no room
 			if i == 500 {
 				before = dial(to)
 				continue

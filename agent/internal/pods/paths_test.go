@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// held is a lease that stands, and is proven at any moment.
+// held is a Lease that is always held, and was renewed just now.
 func held(netip.Addr, steer.Protocol) (since, proven time.Time, ok bool) {
 	return time.Time{}, time.Now(), true
 }
@@ -66,7 +66,7 @@ func (n *node) try(lease Lease, changed bool) {
 	}
 }
 
-// due makes the next trial of a bypassed pod one of now.
+// due makes the next trial of a bypassed pod due now.
 func (n *node) due(id string) {
 	n.t.Helper()
 	n.Pods.mu.Lock()
@@ -207,7 +207,7 @@ func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
 	n.wantTable(pod, r4, r6)
 }
 
-// Numbers of namespaces come back. A file of a pod that is gone never steers the one that has its number now, and is swept.
+// Inodes of namespaces are reused. The file of a pod that is gone never steers the pod that has its inode or path now, and is swept.
 func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod, other := n.AddPod("pod"), n.AddPod("other")

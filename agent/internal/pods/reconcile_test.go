@@ -277,7 +277,7 @@ func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	}
 }
 
-// If the switch drops packets from the pods' link, a pending pod must not be steered.
+// If the switch takes the pod's link for an uplink, it sends the link's queries to kube-dns, so a pending pod is not steered.
 func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")

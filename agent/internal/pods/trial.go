@@ -29,7 +29,7 @@ import (
 const (
 	trialTimeout = time.Second // of a query
 	trialQueries = 2           // queries over one protocol, if none is answered
-	// renewalTimeout is how long a trial waits for the lease's renewal after its last query.
+	// renewalTimeout is how long after it sent its last query a trial waits for the lease's renewal.
 	renewalTimeout = 2 * time.Second
 	maxTrials      = 64 // trials that may run at the same time
 )
@@ -65,7 +65,7 @@ type Due struct {
 
 // DueTrials reports to podstate the records of the pods' own tables and the state of the leases. It returns the trials that podstate then
 // starts, which the caller runs. An adopted pod has its first trial when package adoption allows it. A steered path for which no trial is
-// scheduled costs one map access.
+// scheduled costs only a few map accesses.
 func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	now := time.Now()
 	files, _ := p.read()

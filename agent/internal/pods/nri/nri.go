@@ -196,7 +196,7 @@ func (p *Plugin) dial(ctx context.Context) (net.Conn, error) {
 // handler has the methods that the runtime calls. None returns an error, because an error would make the pod fail.
 type handler struct{ plugin *Plugin }
 
-// Synchronize is the runtime's first call after a connection, with the list of the running pods.
+// Synchronize is called after each connection, with the list of the running pods.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.plugin.mu.Lock()
 	clear(h.plugin.pods)

@@ -160,7 +160,7 @@ type nodeRuntime struct {
 	mu   sync.Mutex // guards the fields below
 	open []net.Conn
 	pods []*api.PodSandbox // that run when a plugin comes
-	came int               // rounds of getting plugins up to date
+	came int               // how often the runtime has synchronized plugins
 }
 
 func startRuntime(t *testing.T, socket string, running ...string) *nodeRuntime {
@@ -242,7 +242,7 @@ func (r *nodeRuntime) awaitPlugin(t *testing.T) {
 	})
 }
 
-// run is what containerd 2 does for a pod behind ADD.
+// run does what containerd 2 does for a pod after ADD.
 func (r *nodeRuntime) run(t *testing.T, id string) {
 	t.Helper()
 	if err := r.RunPodSandbox(testutil.Context(t), &adaptation.RunPodSandboxRequest{Pod: &api.PodSandbox{Id: id}}); err != nil {

@@ -87,7 +87,7 @@ type Status struct {
 	Since     time.Time // when the path entered the state
 	Next      time.Time // when the next trial is due; zero: none is scheduled
 	NoLease   bool      // no lease: a trial's result would mean nothing, so none starts
-	Untried   time.Time // when this agent first saw the path untried; zero: it never did
+	Untried   time.Time // when In last changed the state to Untried, because the pod file has the path as untried; zero: never
 	// Hidden is set if the pod's own table may have recorded only answers of the kernel program, or none. The next trial then ignores the
 	// table's record of UDP answers.
 	Hidden bool
@@ -111,7 +111,7 @@ const (
 	later           // after Retry while the path is young, otherwise after Soon or Rarely
 	watch           // if the path is young, after Retry and with Hidden, because the pod may have sent no query since; otherwise never
 	noLease         // no trial starts until the agent has the lease again
-	leased          // at once, if a trial waited for the lease
+	leased          // at once, if the lease was missing and a trial is scheduled
 	ifDue           // start a trial now if its time has come
 )
 
