@@ -42,8 +42,8 @@ func (w *Watch) Observe(s *State, now time.Time) {
 	}
 }
 
-// ObserveBeats records the heartbeats in the zone at the time now. If the last observation is longer ago than a cluster's period, that
-// cluster's silence is measured from now on, because nothing is known about the time between.
+// ObserveBeats records the heartbeats in the zone at the time now. If the last observation is longer ago than a cluster's period (or Pace,
+// if that is longer), that cluster's silence is measured from now on, because nothing is known about the time between.
 func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	if w.seen == nil {
 		w.seen = map[string]*seen{}
@@ -80,8 +80,8 @@ func (w *Watch) crowded(s *State) bool {
 	return 3*len(w.Dead(ReportAfter)) > len(clusters)
 }
 
-// Silent returns for how long a cluster's heartbeat had not changed at the last observation, as a duration and as a number of the
-// cluster's periods. ok is false if the cluster has no heartbeat.
+// Silent returns for how long a cluster's heartbeat had not changed at the last observation, as a duration and as a number of
+// periods (see period). ok is false if the cluster has no heartbeat.
 func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok bool) {
 	x := w.seen[cluster]
 	if x == nil {
@@ -91,7 +91,7 @@ func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok boo
 	return d, float64(d) / float64(w.period(x.beat)), true
 }
 
-// Dead returns, sorted, the clusters whose heartbeat has not changed for at least the given number of their heartbeat periods.
+// Dead returns, sorted, the clusters whose heartbeat has not changed for at least the given number of periods (see period).
 func (w *Watch) Dead(periods float64) []string {
 	var dead []string
 	for cluster := range w.seen {

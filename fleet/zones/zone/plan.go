@@ -63,7 +63,7 @@ func conflict(r Reason, format string, args ...any) *Conflict {
 }
 
 // Step is the next change of the zone toward what a cluster wants to publish for one host. If it has no conflict and an empty message,
-// the zone is already as wanted.
+// there is nothing to write.
 type Step struct {
 	Host     string
 	Message  Message
@@ -73,7 +73,7 @@ type Step struct {
 	Stands string
 	// the claim that the cluster has after the message, in the form of Memory.Sent; empty if it then has none, and for most conflicts
 	Claim    string
-	Next     uint64       // the generation of Claim; without a claim: Memory.Generation
+	Next     uint64       // Memory.Generation, or the generation of Claim if that is higher
 	Gone     []Gone       // addresses that the message deletes at the host or at the names of its regions
 	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
 	Leaves   bool         // the message removes this cluster from the host, or deletes TXT records that have no owner
@@ -81,7 +81,7 @@ type Step struct {
 	ttlBefore uint32 // the host's TTL in the zone as read
 }
 
-// Done reports whether the zone already is as wanted.
+// Done reports whether there is nothing to write and no conflict.
 func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 
 // atOnce is the maximum number of addresses by which one message changes those that a cluster has at a host, so that the message stays
@@ -89,7 +89,7 @@ func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 const atOnce = 100
 
 // Plan returns the next step for a host: toward publishing want or, if want is empty, toward removing this cluster from the host. It
-// compares want with the zone and not with earlier plans, so a step that was interrupted or undone is planned again.
+// compares want with the zone, so a step that was interrupted or undone is planned again.
 func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	p := planner{State: s, w: w, m: m, want: want, step: Step{Host: want.Host, Next: m.Generation}}
 	p.read()

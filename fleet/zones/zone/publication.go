@@ -5,7 +5,7 @@
 // which it depends have changed since they were read. The package is pure: it has no clock and no network. A State does not change after
 // it is made, so goroutines may share it.
 //
-// A host's addresses are at the host itself, up to the server's limit for an RRset, so that a plain DNS server answers with all of them.
+// A host's addresses are at the host itself, up to the server's limit for an RRset, so that plain DNS servers answer with them.
 // TXT records for coordination (the bookkeeping) are in two subtrees of the zone Z: C._neardns.Z for cluster C, and _shared._neardns.Z,
 // where all clusters write.
 //

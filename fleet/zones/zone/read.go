@@ -47,7 +47,7 @@ func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY)}
 }
 
-// Of returns the hosts at which a cluster has any record, sorted.
+// Of returns, sorted, the hosts for which a cluster has a valid claim, owner record or reference, or records at CLUSTER.klb.HOST.
 func (s *State) Of(cluster string) []string {
 	var hosts []string
 	for name, h := range s.Hosts {

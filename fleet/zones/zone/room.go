@@ -12,7 +12,7 @@ import (
 )
 
 // occupied returns a conflict if the host is a name server of this zone, or if a CNAME, DNAME or delegation hides the addresses at the host
-// or at LABEL.klb.HOST.
+// or, with the strategy LoadBalanced, at LABEL.klb.HOST.
 func (p *planner) occupied() *Conflict {
 	for _, rr := range p.RRset(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {

@@ -17,7 +17,7 @@ type State struct {
 	Serial  uint32
 	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has RRs below _neardns.ZONE or at LABEL.klb.HOST
 	Beats   map[string]Beat  // valid heartbeats, by cluster ID
-	Ignored int              // number of RRs below _neardns.ZONE that are no valid bookkeeping
+	Ignored int              // number of RRs below _neardns.ZONE, except RRSIG and NSEC, that are no valid bookkeeping
 
 	names
 	sets    map[string]set                 // by canonical name
@@ -42,7 +42,7 @@ func (s set) written() (n int) {
 // Host is what the zone has for one host.
 type Host struct {
 	Name        string
-	Strategy    Strategy                // empty: no cluster has set one
+	Strategy    Strategy                // empty: the zone has no valid one for the host
 	TTL         uint32                  // seconds; from the TXT record that has the strategy
 	Addresses   []netip.Addr            // at the host's own name, sorted; plain servers answer with them
 	Levels      map[string][]netip.Addr // by region code or cluster ID: the addresses at LABEL.klb.HOST

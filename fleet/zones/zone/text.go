@@ -31,7 +31,7 @@ type Claim struct {
 	Wants Strategy
 }
 
-// Beat is the heartbeat of one cluster, a TXT record. Other clusters and edges check whether it changes within its period.
+// Beat is the heartbeat of one cluster, a TXT record. Other clusters and edges measure for how many of its periods it does not change.
 type Beat struct {
 	Counter  uint64 // increases with each heartbeat
 	Instance string
@@ -133,7 +133,7 @@ func number(s string, bits int) (uint64, error) {
 }
 
 // parseClaim parses a cluster's claim, its TXT record for a host. The result has no strategy, and its TTL is 0 if an older version wrote
-// the claim; derive sets both to the host's.
+// the claim; in Host.Claims, derive replaces both by the host's.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
