@@ -1,5 +1,5 @@
-// Command neardns-edge is an authoritative DNS server for zones that several clusters share. For each client it chooses a cluster by
-// region, health and weight, and answers with that cluster's addresses.
+// Command neardns-edge is an authoritative DNS server for zones that several clusters share. For a host with the strategy LoadBalanced, it
+// chooses a cluster for each client by region, health and weight, and answers with that cluster's addresses.
 //
 // It guarantees that the addresses in its answers are those of the zone (details: package authoritative). It writes nothing but its copies
 // of the zones, and uses neither an API server nor the agent.

@@ -96,7 +96,7 @@ func (s *Server) Configure(o Options) {
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
 // Taker returns a function that serves a zone with new records in place of the previous ones. If the records are invalid, that function
-// returns an error, and the previous ones stay served. It keeps the slice, and only one goroutine at a time may call it.
+// returns an error, and the previous ones stay served. Only one goroutine at a time may call it.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {

@@ -75,8 +75,8 @@ type Target interface{ Well() bool }
 // Watch sets the health checks of a zone, by cluster, and returns the Target of each check that is probed; see healthcheck.Checker.Set.
 type Watch func(zone string, checks map[string][]healthcheck.Check) map[healthcheck.Check]Target
 
-// compile makes a Zone from records, which it keeps, and calls watch once with the health checks in them. beats has the heartbeats'
-// state; pass the same one for each version of the zone.
+// compile makes a Zone from records. It calls watch at most once, with the health checks in them. beats has the heartbeats' state; pass the
+// same one for each version of the zone.
 //
 // Whatever a cluster's TXT records contain, the answers for a host have only addresses that the zone has at the host or at the cluster's
 // own name below klb, or the CNAME there if the cluster publishes a hostname.

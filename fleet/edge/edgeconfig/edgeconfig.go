@@ -117,7 +117,7 @@ func (e *Config) Restart(other *Config) (fields []string) {
 	return fields
 }
 
-// Same reports whether z and other are read from the same primary with the same key, and checked in the same networks.
+// Same reports whether z and other have the same name, primary, key folder and targets.
 func (z *Zone) Same(other *Zone) bool {
 	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }

@@ -5,8 +5,8 @@ import "net/netip"
 // Ranges maps networks to places. If several networks contain an address, the longest one applies. The zero value is empty. Once
 // filled, it is safe for concurrent use.
 //
-// It is a binary tree over the bits of addresses. A search for an address ends at the depth below which the tree has no network that
-// contains the address. All addresses with the same leading bits up to that depth have the same result.
+// It is a binary tree over the bits of addresses. A search follows an address's bits until the tree has no node for the next bit. All
+// addresses that lead the search to the same end have the same result.
 type Ranges struct {
 	v4, v6 tree
 }

@@ -34,14 +34,14 @@ func (c Check) compare(d Check) int {
 		cmp.Compare(c.Path, d.Path))
 }
 
-// Maximum lengths of values from a zone's TXT records.
+// Maximum lengths of a Check's Path and Host, in bytes.
 const (
 	pathMost = 1024
 	hostMost = 253
 )
 
 // permit returns why the check must not be made; nil if it may be. Each writer of a zone can name addresses to probe. So the checker
-// connects only to the given ranges, and never to loopback, link-local, multicast, broadcast or unspecified addresses.
+// connects only to the given ranges, and never to 255.255.255.255 or to loopback, link-local, multicast or unspecified addresses.
 func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {

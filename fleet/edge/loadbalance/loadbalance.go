@@ -46,7 +46,8 @@ func Reasons() []Reason { return []Reason{Geo, Default, Any, Unhealthy} }
 func (r Reason) String() string { return [reasons]string{"geo", "default", "any", "unhealthy"}[r] }
 
 // Of chooses a candidate and returns its index, or -1 if all are absent. place has the client's region codes, the smallest region
-// first. state returns a candidate's state, which must not change during the call. draw is a uniform random number.
+// first. state returns a candidate's state, which may change between Sick and Well during the call, but not from or to Absent. draw is a
+// uniform random number.
 //
 // Of chooses from the first of these groups that is not empty: the candidates in the client's smallest region, in its next larger one,
 // and so on; those in the default region; all. Absent candidates are in no group, and neither are Sick ones unless no candidate is Well.

@@ -34,9 +34,11 @@ const (
 	wholeMost = 15 * time.Minute
 	retryMost = 8 * time.Second // the longest wait after a failed read
 	saveRest  = time.Second     // between writes of the file
-	// between two updates of the file's modification time, and between two tries to write the file after a failed one
+	// while the zone does not change: between two updates of the file's modification time, and between two tries to write the file after a
+	// failed one
 	touchRest = time.Minute
-	// lookRest is the minimum time between two reads of the primary: otherwise forged NOTIFY messages could cause any number of reads.
+	// lookRest is the minimum time between two reads, unless Follow is called between them: otherwise forged NOTIFY messages could cause
+	// any number of reads.
 	lookRest = 100 * time.Millisecond
 	// together is the time limit of one read, for example of the transfer of a large zone over a slow line.
 	together = 2 * time.Minute
@@ -49,8 +51,8 @@ type Primary interface {
 	IXFR(ctx context.Context, since uint32) (*rfc2136.Transfer, error)
 }
 
-// Serve is called with a zone's records, the SOA first, to serve them from then on; it keeps them. If it returns an error, the zone is
-// served as before.
+// Serve is called with a zone's records, the SOA first, to serve them from then on. It may keep them, but not modify them. If it returns an
+// error, the zone is served as before.
 type Serve func(records []dns.RR) error
 
 // Bounded returns serve with a limit on the zone's size: most records, and rfc2136.Octets for each on average. Transfers have the same
@@ -99,7 +101,7 @@ type Copy struct {
 // counts are the numbers of whole transfers, of incremental ones and of failed reads, for the metrics.
 type counts struct{ full, steps, failed atomic.Uint64 }
 
-// New returns the copy of the zone with a canonical name. If its file has records of an earlier run, they are served at once.
+// New returns the copy of a zone, whose name must be canonical. If its file has records of an earlier run, they are served at once.
 func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
 	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone),
 		notified: tick.New(), changed: tick.New(), cut: func() {}}

@@ -9,8 +9,8 @@ import (
 
 const namespace = "neardns"
 
-// Collector returns the metrics of the zones' copies and of configuration reloads. The label values are the zones of the configuration,
-// so they are few.
+// Collector returns the metrics of the zones' copies and of configuration reloads. The zone label has the zones of the configuration, so
+// there are few series.
 func Collector(copies func() []*Copy, reloads *Reloads) prometheus.Collector {
 	return collector{copies, reloads}
 }
