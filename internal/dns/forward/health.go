@@ -17,16 +17,16 @@ const (
 	// packets, or names that no server can resolve.
 	failLimit = 3
 	// soundFor is how long a server may send nothing after a health check begins, before it counts as failing. A check that
-	// hedgedQuery.suspect starts begins silentAfter after a client's query, so it is decided at silentEnd, when the client gets its answer.
+	// hedgedQuery.suspect starts begins about silentAfter after a client's query, so it is decided about when silentEnd ends that query.
 	soundFor = silentEnd - silentAfter
-	// The first and the longest pause between attempts to use a failing server. Each pause is twice as long as the one before.
+	// The first and the longest pause between attempts to use a failing server. Each pause is up to twice as long as the one before.
 	probeFirst = 500 * time.Millisecond
 	probeLast  = 5 * time.Second
 	// calm is how long a recovered server must be healthy, so that the pauses start with probeFirst again if it fails later.
 	calm = time.Minute
-	// If streamFails TCP connections in a row fail while the server answers over UDP, UDP is tried first for datagramsFor. After that,
-	// one query tries TCP and has streamTurn to succeed. Meanwhile the others still use UDP, because they would have to wait if TCP
-	// packets are still dropped. The order of the protocols is the only effect.
+	// If TCP fails streamFails times in a row for queries that the server then answers over UDP, UDP is tried first for datagramsFor. After
+	// that, one query tries TCP and has streamTurn to succeed. Meanwhile the others still use UDP, because they would have to wait if TCP
+	// packets are still dropped. This does not make the server failing.
 	streamFails  = 3
 	datagramsFor = 10 * time.Second
 	streamTurn   = time.Second
@@ -34,9 +34,9 @@ const (
 
 // health is a server's state. It follows from answers to clients' queries and from health checks.
 type health struct {
-	fails   atomic.Int32 // clients' queries that failed in a row
+	fails   atomic.Int32 // clients' queries that failed in a row, as bad counts them
 	failing atomic.Bool
-	last    atomic.Int64 // when the server last sent anything, on the server's clock (see at)
+	last    atomic.Int64 // when the server last answered a client's query or a health check, on the server's clock (see at)
 	well    atomic.Int64 // when it last gave a good answer to a client's query, on the same clock
 	turn    atomic.Int64 // when the next client's query may try this failing server in its configured place; 0: none may
 	changes atomic.Uint64
@@ -52,7 +52,7 @@ type health struct {
 	checking bool          // a goroutine sends health checks
 }
 
-// hear records that the server sent something.
+// hear records that the server answered a client's query or a health check, well or not.
 func (s *server) hear(now time.Time) { s.health.last.Store(s.at(now)) }
 
 // good records a good answer to a client's query. It ends a failing state.
@@ -94,7 +94,7 @@ type failed struct {
 
 // bad records that a server failed a client's query. If another server answered the query well, the third failure in a row makes this
 // server failing. Otherwise the name may be the cause (its authoritative servers are dead, and any pod can query such names), so only a
-// health check can make the server failing.
+// health check can make the server failing; silence is then not counted as a failure.
 func (s *server) bad(now time.Time, a *Block, f failed) {
 	if !f.beaten && f.why == reasonSilent {
 		s.suspect(a)
@@ -110,8 +110,8 @@ func (s *server) bad(now time.Time, a *Block, f failed) {
 }
 
 // fail marks the server as failing, so that it is tried last. If it gives bad answers, for example SERVFAIL, one client's query after
-// each pause tries it in its configured place. That costs the client almost nothing, because the next server is tried as soon as the bad
-// answer comes. Any other failing server is tried by health checks.
+// each pause tries it in its configured place, unless it is a last resort. That costs the client almost nothing, because the next server
+// is tried as soon as the bad answer comes. A server that failed in another way is tried by health checks.
 func (s *server) fail(now time.Time, a *Block, f failed) {
 	h := &s.health
 	h.mu.Lock()
@@ -158,15 +158,15 @@ func (s *server) takeTurn(now time.Time) bool {
 	return true
 }
 
-// suspect starts a health check of the server, unless one is running.
+// suspect calls startChecks.
 func (s *server) suspect(a *Block) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.startChecks(a)
 }
 
-// startChecks starts a goroutine that sends health checks until the server is healthy, or until clients' queries try it (see fail). The
-// caller holds mu.
+// startChecks starts a goroutine, unless one runs, that sends health checks until the server is healthy, until clients' queries try it (see
+// fail), or until the server is closed. The caller holds mu.
 func (s *server) startChecks(a *Block) {
 	h := &s.health
 	if h.checking || s.life.Err() != nil {
@@ -199,8 +199,7 @@ func (s *server) startChecks(a *Block) {
 }
 
 // check runs a health check. If the server sends nothing within soundFor, to any query, it is marked as failing, and also if the check
-// fails sooner without any answer. The check itself waits as long as a client's query, so that a server whose answers are all slow counts
-// as alive.
+// fails without any answer. The check itself waits as long as a client's query: an answer after soundFor makes the server healthy again.
 func (s *server) check(a *Block) {
 	began := time.Now()
 	silence := time.AfterFunc(soundFor, func() {
@@ -261,7 +260,7 @@ func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline tim
 	return m, err
 }
 
-// prefersDatagrams reports whether datagrams are tried first.
+// prefersDatagrams reports whether UDP is tried before TCP, because TCP has failed.
 func (s *server) prefersDatagrams(now time.Time) bool {
 	return s.tls == nil && s.health.datagramsUntil.Load() > s.at(now)
 }
@@ -273,7 +272,7 @@ func (s *server) streamFirst(now time.Time) bool {
 	return s.tls != nil || until == 0 || at >= until && s.health.datagramsUntil.CompareAndSwap(until, at+int64(streamTurn))
 }
 
-// streamFailed records a query that the server answered over UDP although its TCP connection failed.
+// streamFailed records a query that the server answered over UDP, after it had failed over TCP.
 func (s *server) streamFailed(now time.Time, why error) {
 	if s.health.streamFails.Add(1) < streamFails {
 		return

@@ -25,7 +25,7 @@ type try struct {
 	worth     verdict // of its answer; good also if there is none
 	err       error
 	began     time.Time
-	connected *atomic.Bool // set when the try gets a connection; nil: it began with one
+	connected *atomic.Bool // set when the try gets a connection; nil for the try that func begin started
 	rejected  error        // an ICMP error for its UDP datagram, after which the try goes on; see func rejection
 }
 
@@ -52,10 +52,10 @@ type hedgedQuery struct {
 	suspected   bool      // health checks of the servers that sent nothing have been started
 	tries       [maxTries]try
 	count       int       // number of planned tries
-	next        int       // index of the first try that has not begun
+	next        int       // index of the next try to start
 	best        *dns.Msg  // the best answer so far; nil: none came
 	worth       verdict   // of best
-	truncatedAt time.Time // when best, a truncated answer, came
+	truncatedAt time.Time // when the latest truncated answer over UDP came
 	late        bool      // this process was delayed, so a late answer proves nothing about a server
 }
 
@@ -144,7 +144,7 @@ type pendingTry struct {
 }
 
 // begin runs the first try for up to hedgeAfter in the present goroutine, if it needs no new TCP connection. It returns an answer, or a
-// try that is still pending. If it returns neither, the try has failed, or it has not begun because it needs a new connection.
+// try that is still pending. If it returns neither, the try has failed, or it needs a new connection (next is then 0).
 func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	t := &r.tries[0]
 	s := t.server
@@ -356,8 +356,8 @@ func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end ti
 	return m, nil
 }
 
-// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one. If that
-// does not help either, or a TCP connection could not be made, the next one uses the other protocol.
+// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one, and the other
+// protocol if the try before it to this server was itself repeated, or used TCP and was not the one of func begin.
 func (r *hedgedQuery) prepare(i int) {
 	t := &r.tries[i]
 	t.state, t.began, t.connected = running, time.Now(), new(atomic.Bool)
@@ -376,7 +376,7 @@ func (r *hedgedQuery) prepare(i int) {
 		}
 		switch {
 		case t.server.tls != nil:
-		case before.stream && (before.fresh || before.connected != nil): // TCP has failed, and not only in a first try over a pooled connection
+		case before.stream && (before.fresh || before.connected != nil): // TCP has failed, and not only over begin's pooled connection
 			t.stream = false
 		case !before.stream && before.again:
 			t.stream = true
@@ -387,7 +387,8 @@ func (r *hedgedQuery) prepare(i int) {
 	}
 }
 
-// more reports whether a try is left. It skips repeated tries to a server that has answered, because its answer would be the same.
+// more reports whether a try is left. It skips repeated tries to a server that has answered, because its answer would be the same, unless
+// it was truncated over UDP.
 func (r *hedgedQuery) more() bool {
 	for r.next < r.count && r.tries[r.next].again && r.hasAnswered(r.tries[r.next].server) {
 		r.next++
@@ -413,8 +414,8 @@ func (r *hedgedQuery) mayRepeat(i int) bool {
 	return t.stream && t.server.tls == nil && !t.hasConnection() && !r.isTruncated() // the next try uses a datagram
 }
 
-// suspect starts health checks of the servers that have sent nothing since their try began. They show whether the server or the queried
-// name is at fault.
+// suspect starts health checks of the servers that have sent nothing since their try began, once per query and not before silentAfter. They
+// show whether the server or the queried name is at fault.
 func (r *hedgedQuery) suspect(now time.Time) {
 	if r.suspected || now.Sub(r.began) < silentAfter {
 		return

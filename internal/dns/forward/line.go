@@ -118,8 +118,8 @@ func (l *line) extend(end time.Time) {
 // maxRejections is how often a query is sent at most, if the kernel returns the ICMP error for an earlier datagram instead of sending it.
 const maxRejections = 3
 
-// rejection reports whether err is an ICMP error for a datagram, as Linux returns it from the socket (icmp_err_convert,
-// icmpv6_err_convert). It may be forged, because the kernel compares only addresses and ports; so the server may answer nevertheless.
+// rejection reports whether err may be an ICMP error for a datagram, as Linux returns it from the socket (icmp_err_convert,
+// icmpv6_err_convert). Such an error may be forged, because the kernel compares only addresses and ports, so the server may still answer.
 func rejection(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {

@@ -54,7 +54,7 @@ func (s *server) observe(code int, took time.Duration) {
 }
 
 // proxyDurations returns the histogram of CoreDNS's plugin/pkg/proxy, which does not export it: registering another with its name returns
-// the existing one. It returns nil if the existing one has other labels.
+// the existing one. It returns nil if the existing one has other labels or another help text.
 func proxyDurations() *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",

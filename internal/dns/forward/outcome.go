@@ -57,7 +57,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 	return true
 }
 
-// planWhole inserts a try that fetches the whole answer, over TCP and from the server of the truncated one.
+// planWhole inserts a try, if one is left, that fetches the whole answer over TCP from the server of the truncated one.
 func (r *hedgedQuery) planWhole(t *try) {
 	if r.next == maxTries {
 		return
@@ -69,8 +69,8 @@ func (r *hedgedQuery) planWhole(t *try) {
 	r.tries[r.next] = try{server: t.server, at: t.at, again: true, stream: true}
 }
 
-// rank orders the answers that are not good; without a good one, the client gets the lowest. A denial from a server that does not hold
-// the zone ranks before an error, because without neardns the client would have got it.
+// rank orders answers; without a good one, the client gets the one with the lowest rank. A denial from a server that does not hold the zone
+// ranks before an error, because without neardns the client would have got it.
 func rank(v verdict) int {
 	return [...]int{good: 0, truncated: 1, lame: 2, servfail: 3, refused: 4}[v]
 }

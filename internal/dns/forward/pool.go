@@ -61,7 +61,7 @@ func (p *pool) old(l *line, now time.Time) bool {
 	return now.Sub(l.idle) >= idleLimit || now.After(l.until)
 }
 
-// expire closes connections that were idle for too long. It runs again while others are idle.
+// expire closes connections that were idle for too long or are too old. It runs again while others are idle.
 func (p *pool) expire() {
 	now := time.Now()
 	p.mu.Lock()

@@ -25,9 +25,9 @@ func reachUDP() []time.Duration {
 }
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
-// Reach queries name's A record as a miss would be forwarded: from this network namespace, to the same servers, the last resort included.
-// It returns nil as soon as a server has answered well. When all have failed or ctx ends, it returns the reasons. If pressing is true, it
-// queries all servers at the same time, over both protocols and several times; otherwise one after the other.
+// Reach queries name's A record at the servers of the block that forwards the name, the last resort included. It returns nil as soon as a
+// server has answered well. When all have failed or ctx ends, it returns the reasons. If pressing is true, it queries all servers at the
+// same time, over both protocols (TLS servers only over TLS) and several times; otherwise one after the other.
 //
 // It does not change the servers' health, and the limits of clients' queries do not apply to it.
 func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error {

@@ -61,7 +61,7 @@ func (s *server) pool(stream bool) *pool {
 // makes no server look silent or alive.
 func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
 
-// heard reports whether the server has sent anything since t.
+// heard reports whether the server has answered a client's query or a health check since t.
 func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t) }
 
 // open opens a UDP socket, or a TCP or TLS connection, to the server.
@@ -167,7 +167,7 @@ const (
 	reasonUnreachable        // no route, an ICMP error of a firewall, or another failure to connect
 	reasonBroken             // the connection ended before the answer, or another error
 	reasonMalformed          // not a DNS answer to the query
-	reasonTLS                // the server has no TLS or another certificate, or sent a TLS alert
+	reasonTLS                // the server has no TLS or another certificate
 	reasonServfail
 	reasonRefused
 	reasonLame

@@ -66,7 +66,7 @@ func (ss *Servers) acquire(sp spec) *server {
 		}
 		ss.byName[name] = s
 	}
-	if mark := int64(sp.mark); mark != 0 && s.mark.Swap(mark) != mark { // a reload turned interceptNode on: see server.mark
+	if mark := int64(sp.mark); mark != 0 && s.mark.Swap(mark) != mark { // the idle sockets lack the mark, for example after a reload
 		s.udp.flush()
 		s.tcp.flush()
 	}
@@ -145,7 +145,8 @@ func (ss *Servers) Status() []Status {
 	return out
 }
 
-// Faults returns the problems that an operator should fix, in one line each: forwarding loops, and server blocks whose servers all fail.
+// Faults returns the problems that an operator should fix, in one line each: forwarding loops, and server blocks whose servers all fail or
+// loop.
 func (ss *Servers) Faults() []string {
 	ss.mu.Lock()
 	blocks := slices.Clone(ss.blocks)
@@ -173,13 +174,13 @@ func (ss *Servers) Faults() []string {
 }
 
 // hedges is the budget for tries that start while another try of the same query runs (stepStartInBudget): one for ten queries, and
-// maxHedges at the start, for a server that falls silent. Without it, an upstream that is slow because of overload would get every query
-// twice.
+// maxHedges without savings, for a server that falls silent. Without it, an upstream that is slow because of overload would get every
+// query twice.
 type hedges struct{ saved, granted atomic.Int64 }
 
 const (
 	hedgeCost = 10  // queries that pay for one such try
-	maxHedges = 100 // tries that may be saved up, and the number at the start
+	maxHedges = 100 // tries that need no savings; as many more can be saved up
 )
 
 func (h *hedges) earn() {

@@ -11,7 +11,7 @@ import (
 // errNoStream is recorded for a try over TCP that still ran when the query ended.
 var errNoStream = errors.New("no answer over TCP within the time of a query")
 
-// settle updates the health of each server that was tried. winner is the index of the try with the good answer, or -1.
+// settle updates the health of each server that was tried. winner is the index of the try after which the client got an answer, or -1.
 func (r *hedgedQuery) settle(winner int) {
 	now := time.Now()
 	if r.checkLate(r.end); r.late {

@@ -17,13 +17,13 @@ const (
 	truncated                // the whole answer must be fetched over TCP
 	servfail
 	refused
-	lame // the server does not hold the zone: it sends a referral or a denial from a parent zone
+	lame // the server does not hold the zone: it sends a referral or a denial from another zone
 )
 
 // judge classifies an answer. holds are the zones, in lower case and fully qualified, that the servers should hold.
 //
-// A server that does not hold a zone is recognised by a denial with the SOA of a parent zone (RFC 2308, section 2.1), or by a referral with
-// a parent zone's NS records. A denial with neither is good, because small servers leave the SOA out.
+// A server that does not hold a zone is recognised by a denial with an SOA (RFC 2308, section 2.1), or by a referral with NS records, whose
+// owner is not in that zone, usually a parent. A denial with neither is good, because small servers leave the SOA out.
 func judge(m *dns.Msg, holds []string) verdict {
 	switch {
 	case m.Rcode == dns.RcodeServerFailure:
