@@ -12,8 +12,8 @@ import (
 )
 
 // TestWalk goes through random clusters to which anything happens at any time, with a DaemonSet controller that does its part some time and
-// a controller that dies between any two patches. No step of it may break what make before break promises, and once nothing happens any
-// more, every node is as the placement has it.
+// a controller that dies between any two patches. No step of it may break the package's guarantee, and once nothing happens any more, every
+// node is as the placement has it.
 func TestWalk(t *testing.T) {
 	excluded, converged := 0, 0
 	for seed := range uint64(60) {

@@ -104,7 +104,7 @@ func TestDecidePolicies(t *testing.T) {
 	}
 }
 
-// A DNSPolicy's DNSRecord has the DNSPolicy's options and owner, and a name that only the host decides.
+// A DNSPolicy's DNSRecord has the DNSPolicy's options and owner, and a name that depends only on the DNSPolicy and the host.
 func TestRecordOf(t *testing.T) {
 	p := policyOf("p1", "web", "")
 	r := recordOf(&p, "*.shared.example")

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// latest is about's longest.
+// latest returns the longest duration that about can return.
 func latest(d time.Duration) time.Duration { return d + d/5 }
 
 // TestBeatTable applies each outcome in each state of the fence, with and without a heartbeat in the zone.

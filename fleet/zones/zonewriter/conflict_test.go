@@ -244,8 +244,8 @@ func TestTakeover(t *testing.T) {
 	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
 }
 
-// A dead cluster is removed by one of the others, whole and exact; it joins again when it comes back. Two of four that are silent are none
-// of the others' business.
+// A dead cluster is removed by one of the others, whole and exact; it joins again when it comes back. If two of four clusters are silent,
+// none is removed.
 func TestRemoval(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})

@@ -45,8 +45,8 @@ func (p *tap) take() []string {
 	return all
 }
 
-// wantGuards checks that each update of a cluster has its heartbeat for a prerequisite, and one that changes something of the dead
-// cluster that cluster's: who lives after all ends its own removal by its next heartbeat.
+// wantGuards checks that each update of a cluster has its heartbeat as a prerequisite. An update that changes records of the dead cluster
+// must also have that cluster's heartbeat: if the cluster is alive after all, its next heartbeat stops the removal.
 func (p *tap) wantGuards(t *testing.T, z *zone.State, own, dead string) {
 	t.Helper()
 	beat := func(cluster string) string { return z.BeatAsRead(cluster)[0].Header().Name }

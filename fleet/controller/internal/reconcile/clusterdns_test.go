@@ -23,14 +23,14 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// refusing is a server that refuses calls about Deployments, as one without the right does.
+// refusing is an API server without dns.operator. If get or apply is set, it fails calls about Deployments with that error.
 type refusing struct {
 	client.Client
 	get, apply error
 	applied    int
 	slow       func()                      // while the Deployment is read
 	limited    bool                        // the reads of the Deployment have a deadline
-	fields     []metav1.ManagedFieldsEntry // what was applied is owned by
+	fields     []metav1.ManagedFieldsEntry // the Deployment's managedFields in its answers
 }
 
 func (f *refusing) Get(ctx context.Context, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
@@ -168,7 +168,7 @@ func TestClusterDNS(t *testing.T) {
 	}
 }
 
-// A refusal of the API server is reported and tried again; nothing of the caches waits for it.
+// If the API server refuses a write, that is reported, and the write is tried again.
 func TestClusterDNSRefused(t *testing.T) {
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	forbidden := apierrors.NewForbidden(deployments, "coredns", errors.New("no right"))
@@ -188,7 +188,7 @@ func TestClusterDNSRefused(t *testing.T) {
 		t.Errorf("%v: it is not tried again", err)
 	}
 	server.get = forbidden
-	// What was known of its pods stays.
+	// The condition about its pods stays as it was decided last.
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available Available NotApplied WriteRefused" {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
@@ -199,7 +199,7 @@ func TestClusterDNSRefused(t *testing.T) {
 	}
 }
 
-// A read that fails in the first pass is no statement about kube-dns's pods.
+// If the first read of kube-dns's workload fails, there is no condition about its pods.
 func TestClusterDNSUnread(t *testing.T) {
 	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
 	server.get = errors.New("not now")
@@ -212,7 +212,7 @@ func TestClusterDNSUnread(t *testing.T) {
 	}
 }
 
-// Another program that takes the field away is not fought without end.
+// If another program keeps removing the field, the controller stops writing it for a while.
 func TestClusterDNSFight(t *testing.T) {
 	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
 	step := func(writes int, reasons string) {

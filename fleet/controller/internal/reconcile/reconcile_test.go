@@ -77,7 +77,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A node that cannot be labelled (by a webhook, or since its kubelet writes it all the time) holds no other up, on the way out or in.
+// A node whose label cannot be changed (because of a webhook or of other writes) delays no other node, whether the others lose or get the
+// cache.
 func TestRefusedNode(t *testing.T) {
 	r := newRig(t, append(names("infra", 2), names("w", 8)...)...) // a step is one node
 	fails := func(err error, names ...string) {
@@ -118,7 +119,7 @@ func TestRefusedNode(t *testing.T) {
 	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
 		t.Errorf("%v are excluded", got)
 	}
-	// Where no server answers, nothing more is tried.
+	// If the API server does not answer, no other node is tried.
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	tried := 0
 	r.onPatch = func(client.Object) error {
@@ -149,7 +150,7 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
-// What nodes are judged by is on record before a node is changed.
+// The accepted placement is in the status before a node is changed.
 func TestStatusFirst(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
@@ -218,7 +219,7 @@ func TestDeadline(t *testing.T) {
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted DeadlineExceeded NoReadyCache" {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
-	// Another placement has a time of its own.
+	// Another placement has a deadline of its own.
 	r.apply(map[string]v1alpha1.LabelValue{"infra": "", "kubernetes.io/os": "linux"})
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" {
 		t.Errorf("%v, %s", err, r.reasons())

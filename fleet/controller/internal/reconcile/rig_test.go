@@ -147,7 +147,7 @@ func (r *rig) object() *v1alpha1.NodeDNS {
 	return object
 }
 
-// reasons are those of the three conditions.
+// reasons returns the reasons of all conditions, in their order.
 func (r *rig) reasons() string {
 	var out []string
 	for _, c := range r.object().Status.Conditions {
@@ -158,7 +158,7 @@ func (r *rig) reasons() string {
 
 func (r *rig) step() (ctrl.Result, error) { return r.Reconcile(r.t.Context(), ctrl.Request{}) }
 
-// settle goes on until the placement is applied.
+// settle runs Reconcile 51 times and daemonSet between; with restart, each of the first 50 times in a new process.
 func (r *rig) settle(restart bool) {
 	r.t.Helper()
 	for range 50 {

@@ -163,7 +163,7 @@ func TestPolicyConflicts(t *testing.T) {
 		r.wantPolicy("web", "1/1 Accepted Programmed NotChecked NoConflict")
 		r.wantCalls("forget *.shared.example., set www.shared.example. [192.0.2.9]")
 
-		// A second one of the same Gateway waits, and what is there under its DNSRecord's name is not touched either.
+		// A second DNSPolicy of the same Gateway waits. A person's DNSRecord with the name of one that it would make is not touched.
 		r.create(strings.NewReplacer("name: web", "name: late", "uid: u1", "uid: u2").Replace(policyText))
 		r.settle()
 		r.wantPolicy("late", "0/0 Conflicted NotAccepted NotChecked Conflicted http:Conflicted")
@@ -214,7 +214,7 @@ func (r *rig) failing(err error) client.Reader {
 		}})
 }
 
-// A 404 that is not the API server's word about the Gateway removes no host.
+// A 404 that does not mean that the Gateway object is missing removes no host.
 func TestGatewayUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newPolicyRig(t, policyText)
@@ -250,7 +250,8 @@ func TestNoPolicyKind(t *testing.T) {
 	})
 }
 
-// A person's DNSRecord that the cache does not have yet, under the name of a DNSPolicy's, is not taken for the DNSPolicy's.
+// A person's DNSRecord that the watch cache does not have yet, with the name of one that a DNSPolicy would make, is not taken for the
+// DNSPolicy's.
 func TestPolicyCreateRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -71,7 +71,7 @@ func TestLife(t *testing.T) {
 		}
 		r.wantCalls("remove www.shared.example.")
 		r.settle()
-		r.wantCalls("") // the last host is kept in mind, so that the heartbeat ends
+		r.wantCalls("") // the last host is not forgotten yet, so that the publisher deletes the heartbeat
 		r.create(recordText("next", "host: next.shared.example, addresses: [192.0.2.1]"))
 		r.settle()
 		r.wantCalls("forget www.shared.example., set next.shared.example. [192.0.2.1]")
@@ -87,7 +87,7 @@ func TestLife(t *testing.T) {
 }
 
 // A record whose zone cannot be written is deleted only when it can be, or at once if it is to be an orphan. A DNSZone waits for its
-// records.
+// records, and for the deletion of the heartbeat.
 func TestDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -207,7 +207,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A key that is rotated is the next message's; one that is broken leaves the old one in use. Nothing shows the secret.
+// A key that is rotated is the next message's; one that is broken leaves the old one in use. No status shows the secret.
 func TestKeyRotated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -317,7 +317,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// A conflict is reported with its attempts, counted, and reported by one Event; a stranger's reasons end when it does.
+// A conflict is reported with its attempts, in a metric, and by one Event. When it ends, so do the reason and the metric.
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -363,7 +363,7 @@ func TestWithPort(t *testing.T) {
 	}
 }
 
-// The cluster's name in zones is of what outlives its pods.
+// The cluster's ID and instance come from the UIDs of namespaces, which outlive pods.
 func TestIdentify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -421,8 +421,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// An address of a dead cluster that may work keeps it from being removed, also one that may not be queried; one that does not work, and
-// what has no check, does not.
+// A dead cluster's records of a host stay if one of its addresses may work, also if that must not be probed. They do not stay if all fail
+// their check, or without a check.
 func TestWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

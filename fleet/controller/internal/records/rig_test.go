@@ -30,14 +30,14 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// zoneStub stands for a publisher and its zone: it notes its instructions, and the test states what comes of it.
+// zoneStub stands for a publisher and its zone: it records its instructions, and does each at once unless the primary is away.
 type zoneStub struct {
 	setting Setting
 	key     rfc2136.KeyFunc
 	calls   []string
 	hosts   map[string]zones.Progress
 	known   ZoneProgress
-	away    bool // the primary is: nothing is ever done
+	away    bool // the primary cannot be reached, so no instruction is done
 	stopped bool
 }
 
@@ -227,7 +227,7 @@ func (r *rig) want(name, reason string) {
 	}
 }
 
-// calls are the zone's instructions since the last call.
+// calls returns, sorted, the instructions that the zone's publisher got since the previous call.
 func (r *rig) calls() string {
 	stub := r.stubs["shared.example."]
 	if stub == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// primary serves a zone of these lines. It makes so many updates, and refuses the others.
+// primary serves a zone of these lines. It accepts the given number of updates without applying them, and refuses the others.
 func primary(t *testing.T, updates int, lines ...string) *View {
 	t.Helper()
 	soa, _ := dns.NewRR("example.org. 60 IN SOA ns hostmaster 1 60 60 60 60")
@@ -53,7 +53,7 @@ func primary(t *testing.T, updates int, lines ...string) *View {
 	return &View{client: &rfc2136.Client{Server: l.Addr().String(), Zone: "example.org."}}
 }
 
-// adoption is one at a step, of hosts h0, h1 and so on, and its output.
+// adoption returns an adoption at a step, of the hosts h00, h01 and so on, its export and its output.
 func adoption(t *testing.T, step adopt.Step, hosts int) (Adoption, *adopt.Export, *bytes.Buffer) {
 	t.Helper()
 	out := &bytes.Buffer{}
