@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// BenchmarkVerbs holds ADD and DEL, called within one process, against the least that could do their work: opening a
+// BenchmarkVerbs compares ADD and DEL, called within one process, with the least that could do their work: opening a
 // netlink socket in the pod's netns and one transaction that makes the pod table, or takes it away. All run in one process
 // in the host's netns, on one pod, in turn; each round gives one ratio of median times.
 //

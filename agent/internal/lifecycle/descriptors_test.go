@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Descriptors opened under high have high numbers, and later ones have low numbers again.
+// Descriptors opened between reserveLow and release have high numbers, and later ones have low numbers again.
 func TestHigh(t *testing.T) {
 	open := func() int {
 		f, err := os.Open(os.DevNull)

@@ -58,7 +58,8 @@ func reader(name string) role {
 	}
 }
 
-// The role follows its files, and those that a new configuration names; the loop is given plans, and none of what is refused.
+// A change of the role's file, or of a file that the configuration in it names, triggers a reload, which sets a plan unless the
+// configuration is refused.
 func TestFollow(t *testing.T) {
 	testutil.RequireRoot(t) // it watches real files
 	dir := t.TempDir()

@@ -69,8 +69,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// TestEveryStepMayFail injects a fault at each step of either side: the holder goes on, undone is what was begun, and the
-// next successor gets the node.
+// TestEveryStepMayFail injects faults at steps of both sides: the holder goes on, what was begun is undone, and the next successor gets
+// the node.
 func TestEveryStepMayFail(t *testing.T) {
 	for _, tc := range []struct {
 		name              string
@@ -121,7 +121,7 @@ func TestEveryStepMayFail(t *testing.T) {
 	}
 }
 
-// TestNoDescriptors: a successor sends its request while the holder has no descriptor left. It is met once there are some.
+// TestNoDescriptors: a successor connects while the holder has no descriptor left. Once there are some, the next successor gets the node.
 func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)   // it runs in a process of its own
 	if !testutil.InChild(t) { // the limit is the whole process's
@@ -244,7 +244,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOtherVersion: for a newer agent that speaks another version the holder makes room; an older one is refused.
+// TestOtherVersion: for a newer agent that speaks another version the holder stops; an older one is refused.
 func TestOtherVersion(t *testing.T) {
 	for _, tc := range []struct {
 		born string

@@ -167,7 +167,7 @@ func (r *rig) take(s *side, claim Claim) (*Taken, error) {
 	return Take(context.Background(), slog.New(slog.DiscardHandler), r.path, claim, s)
 }
 
-// takeNext sends queries until the holder is through with the one before, as an agent does.
+// takeNext requests the handover until the holder has finished with the previous successor, as an agent does.
 func (r *rig) takeNext(t *testing.T, s *side) {
 	t.Helper()
 	for {

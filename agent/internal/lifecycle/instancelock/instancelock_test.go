@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// squat binds a name without CAP_NET_ADMIN's mark, with all that may be had without.
+// squat binds a name as a process without CAP_NET_ADMIN can, with the largest buffers that it can get.
 func squat(t *testing.T, name string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -84,7 +84,7 @@ func TestUnprivilegedProcessCannotBlock(t *testing.T) {
 		done := make(chan error)
 		home := netns(t)
 		defer home.Close()
-		go func() { // a thread without the capability, which ends with it
+		go func() { // on a thread without the capability, which ends with the goroutine
 			runtime.LockOSThread()
 			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 			var caps [2]unix.CapUserData

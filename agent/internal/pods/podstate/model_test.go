@@ -68,8 +68,8 @@ type world struct {
 	trialBegan time.Time // zero: none is under way
 	trialEnds  time.Time
 	trialSeen  bool      // an answer came
-	looked     time.Time // at the pod's own table, and at what the kernel program answered
-	checked    time.Time // every 30 s
+	looked     time.Time // when the agent last read the pod's own table
+	checked    time.Time // when TableKnowsNothing was last reported
 	sampled    time.Time // a sample's answer came to the pod, see internal/offload/bpf
 
 	failing     time.Time // since when the fallback fails
