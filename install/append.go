@@ -36,8 +36,9 @@ func networks(folder string) ([]string, error) {
 	return names, nil
 }
 
-// planAppend finds the network configuration that the runtime uses and appends entry to its plugin list. If that file does not parse,
-// planAppend returns an error and does not try the next file: the runtime then has no network, and uses no later file for pods.
+// planAppend plans to append entry to the plugin list of file or, if file is "", of the network configuration that the runtime uses. If
+// that one does not parse, planAppend returns an error and does not try the next file: containerd then has no network, and uses no later
+// file for pods.
 func planAppend(folder, file string, entry []byte) (change, error) {
 	names, err := networks(folder)
 	if err != nil {
@@ -79,8 +80,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	return c, nil
 }
 
-// planDrop plans a network's list without neardns's entry. If an earlier run made the list from a file with a single plugin (.conf),
-// planDrop restores that file byte for byte.
+// planDrop plans a network's list without neardns's entry. If an earlier run made the list from a file with a single plugin (.conf or
+// .json), planDrop plans a .conf with that file's bytes in its place.
 func planDrop(folder, name string) (change, error) {
 	c, err := open(folder, name)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 const diffContext = 3
 
 // diff returns a unified diff with a single hunk, because the installer changes a file in one place only. It is empty if before and after
-// are the same.
+// have the same lines.
 func diff(from, to string, before, after []byte) string {
 	a, b := lines(before), lines(after)
 	head := 0

@@ -37,7 +37,7 @@ func withRemedy(err error) error {
 }
 
 // rename renames a finished file durably: after a return without error, a power cut does not undo it. Both names must be in the same
-// folder, because runtimes do not notice a file that is moved in from another one.
+// folder, because containerd does not notice a file that is moved in from another one.
 func rename(from, to string) error { return atomicfile.Rename(from, to, true) }
 
 // remove removes a file durably: after a return without error, a power cut does not bring it back. A missing file is no error.

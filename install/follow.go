@@ -153,9 +153,9 @@ func readBelow(root, name string) ([]byte, error) {
 	return text, err
 }
 
-// followFolders sends on events when something in one of the folders changes. The caller must call the function again once to start, and
-// later to watch a folder that was created since. Without inotify there are no events, and the caller has to poll. ended is closed when the
-// goroutine has ended after ctx.
+// followFolders sends on events when something in one of the folders changes. The caller must call again() to start, and later to watch a
+// folder that was created since. Without inotify there are no events, and the caller has to poll. ended is closed when the goroutine has
+// ended after ctx.
 func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
 	events <-chan struct{}, again func(), ended <-chan struct{},
 ) {

@@ -14,8 +14,8 @@ import (
 
 const (
 	lockTimeout = time.Minute
-	// maxTries limits how often the installer writes a list that another program has just changed. A network's own installer writes a few
-	// times at its start; a program that still writes after five tries undoes every write.
+	// maxTries is how often the installer tries to write a list that another program changes between its read and its write. A network's own
+	// installer writes a few times at its start.
 	maxTries = 5
 )
 

@@ -9,9 +9,9 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// madeWith returns the names of the running pods that were started with neardns in their plugin list. It reads libcni's cache: the
-// runtime stops a pod with the list that is cached there, even if the conflist has changed since. A missing cache folder means no pods,
-// and files that are not libcni's are ignored.
+// madeWith returns the names of the running pods that were started with neardns in their plugin list. It reads libcni's cache: CRI-O stops
+// a pod with the list that is cached there, even if the conflist has changed since. A missing cache folder means no pods, and files that
+// are not libcni's are ignored.
 func madeWith(cache string) ([]string, error) {
 	paths, _, err := attached.List(cache)
 	if err != nil {

@@ -89,8 +89,9 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	return list, nil
 }
 
-// ownLeftover returns nil if the .conflist that exists next to the .conf has the same name and plugins (except neardns), as one that an
-// earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its .conf.
+// ownLeftover returns nil if the .conflist that exists next to the .conf or .json has the same network name and plugin types (except
+// neardns), as one that an earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its
+// file.
 func (c *change) ownLeftover() error {
 	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
 	// open refuses a pipe, which would block the read.
@@ -118,7 +119,7 @@ func (c *change) ownLeftover() error {
 }
 
 // apply writes the change with the mode and owner of the old file. It returns atomicfile.ErrMoved if another program changed the file
-// since it was read; that file then stays, but c.to may exist already if it is another one. The caller then plans again.
+// since it was read; that file then stays, but if c.to is another file, it may exist already. The caller then plans again.
 func (c change) apply() (err error) {
 	if c.from == c.to {
 		o := atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info}

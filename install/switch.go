@@ -59,7 +59,7 @@ func (k *keeper) fault(err error) {
 }
 
 // follow watches and repairs the rules of the back end (nftables or iptables) that the state file names, until the file names another
-// one. If the file has no rules that the keeper may restore, follow returns at once.
+// one or has no rules that the keeper may restore.
 func (k *keeper) follow(ctx context.Context) error {
 	stand, _, err := nodestate.HostRulesFile(k.stateDir).Read()
 	if err != nil || stand.Switch == nil {
@@ -106,8 +106,8 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 }
 
-// repair restores the rules once if some are missing. moved is true if the state file now names another back end, or no rules that the
-// keeper may restore.
+// repair restores the rules if some are missing, and then pauses as k.pace requires. moved is true if the state file now names another back
+// end, or no rules that the keeper may restore.
 func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {

@@ -25,7 +25,7 @@ func (un uninstall) say(format string, args ...any) {
 }
 
 // run removes the entry from every conflist in the folder (or only from un.file), used or not, because the runtime may use another one
-// later. With --remove-binary, it then removes the plugin's binary, unless pods run that were started with neardns: the runtime calls the
+// later. With --remove-binary, it then removes the plugin's binary, unless pods run that were started with neardns: CRI-O calls the
 // plugin to stop such a pod.
 func (un uninstall) run(ctx context.Context) error {
 	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {

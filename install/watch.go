@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// settle is how long the watch waits after an event, because a file that is written in place is incomplete at first.
+	// settle is how long watch and follow wait after an event, because a file that is written in place is incomplete at first.
 	settle = 50 * time.Millisecond
-	// retryAfter is how soon a failed pass is repeated if no event comes before.
+	// retryAfter is how soon a failed pass is repeated if no event comes before, and how long the keeper pauses between two calls of follow.
 	retryAfter = 2 * time.Second
 )
 
 // watch keeps the plugin and its conflist entry on the node until ctx ends, and the host's rules while no agent does (keeper). It removes
 // nothing at its end, because the watch of the next release may already run.
 //
-// The first pass, and the first after a change of the configuration, change plugin and conflist as `install` does. The others only add what
-// is missing: during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and
-// entry. For the same reason, a right entry may be at any position in the list.
+// Until a pass succeeds with the current configuration, passes change plugin and conflist as `install` does. The others only add what is
+// missing: during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and entry.
+// For the same reason, a right entry may be at any position in the list but the first.
 type watch struct {
 	install
 	poll     time.Duration // between two passes without an event
@@ -87,8 +87,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// runPass makes one pass, logs what is new, and returns when the next is due. It returns an error only for a bad configuration at the
-// start. If the configuration becomes bad later, the last good entry stays in the list.
+// runPass makes one pass, logs what is new, and returns the time until the next. It returns an error only for a bad configuration before the
+// first success of a pass. If the configuration becomes bad later, the last good entry stays in the list.
 func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	var output bytes.Buffer
 	in := w.install
@@ -163,7 +163,8 @@ func (w *watch) writeState() {
 	w.mute = err != nil
 }
 
-// check reports what install would have to change, without writing. Its error names each fault.
+// check returns an error that names what is missing or out of date, without writing. As with watch, a right entry may be at any position in
+// the list but the first.
 func (in install) check(ctx context.Context) error {
 	var output bytes.Buffer
 	dry := in
