@@ -95,8 +95,9 @@ func replace(temp, to string, before []byte) error {
 	if err == nil && bytes.Equal(out, before) && !open {
 		return remove(temp)
 	}
-	// The owner wrote during the exchange: exchange again to restore its text. If the owner has written again by then, restore that newer
-	// text, and so on, until the file that comes out is the one that was put in last. A limit could lose the owner's last text.
+	// The owner wrote during the exchange or may still write: exchange again to restore its text. If the owner has written again by then,
+	// restore that newer text, and so on, until the file that comes out is the one that was put in last. A limit could lose the owner's last
+	// text.
 	for {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
 			return fmt.Errorf("restore the text of the file's owner, which is in %s: %w", temp, err)

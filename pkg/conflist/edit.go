@@ -30,9 +30,9 @@ type Network struct {
 // Position returns the position of neardns's entry in the list, counted from 1, or 0 if there is no such entry.
 func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
 
-// CheckVersion returns nil if a plugin that supports the given versions can join the network: the network declares at least one of them,
-// and none that is newer than all of them. A runtime uses the highest declared version that it supports itself (libcni 1.2 and
-// later). So after an upgrade of the runtime, a newer declared version would make each pod start fail.
+// CheckVersion returns nil if a plugin that supports the given versions, oldest first, can join the network: the network declares at least
+// one of them, and none that is newer than all of them. A runtime uses the highest declared version that it supports itself (libcni 1.2
+// and later). So after an upgrade of the runtime, a newer declared version would make each pod start fail.
 func (n Network) CheckVersion(supported []string) error {
 	shared := false
 	for _, v := range n.CNIVersions {
@@ -54,8 +54,8 @@ func (n Network) CheckVersion(supported []string) error {
 		strings.Join(supported, ", "))
 }
 
-// Read returns the parts of a configuration list that Network has. It returns an error if a runtime would not load the list, or if runtimes
-// could read it in different ways.
+// Read returns the parts of a configuration list that Network has. It returns an error if the name or the plugins are missing, if one of
+// the parts has the wrong type, or if runtimes could read the list in different ways.
 func Read(list []byte) (Network, error) {
 	d, err := parse(list)
 	if err != nil {

@@ -115,7 +115,7 @@ func readRoute(data []byte) (r route, err error) {
 type link struct {
 	index        int
 	name, kind   string // kind is "" for a hardware link, because its driver reports none
-	peer, master int    // interface indexes: of a veth's other end, and of the bridge or VRF that has this interface as a port; 0: none
+	peer, master int    // interface indexes: of a veth's other end, and of the bridge, VRF or other link that has this as a port; 0: none
 	nsid         int    // the ID that this netns has for the netns of the peer; -1: the peer is in this netns
 	mac          string // the hardware address as raw bytes
 }

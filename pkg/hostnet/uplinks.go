@@ -56,7 +56,7 @@ func readSeenLink(l netlink.Link) seenLink {
 	return s
 }
 
-// leadsAway reports whether links of this kind lead to other machines. No CNI plugin attaches pods by such a link.
+// leadsAway reports whether links of this kind in the host's netns lead to other machines, not to pods.
 func leadsAway(kind string) bool {
 	switch kind {
 	case "device", "vlan", "bond", "team",

@@ -182,8 +182,8 @@ func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entr
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-// proxies reports whether proxy_arp or proxy_ndp is on for a link in the host's netns. If so, the host may answer the pod's address
-// resolution for a next hop that is not its own address.
+// proxies reports whether proxy_arp or proxy_ndp is on for one of two links in the host's netns, or for all links there. If so, the host
+// may answer the pod's address resolution for a next hop that is not its own address.
 func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 	dir, file := "ipv4", "proxy_arp"
 	if family == unix.AF_INET6 {

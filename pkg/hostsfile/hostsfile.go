@@ -16,7 +16,7 @@ import (
 const Marker = "# by neardns-agent hosts"
 
 // broke is the marker of neardns's first line if the text before it had no final line break. Remove then also removes the line
-// break that Apply added.
+// break that Apply added, unless another program's line now follows.
 const broke = Marker + ", with the line break above"
 
 // MaxSize is the maximum size in bytes of a hosts file that the agent edits. A larger file is usually a list of blocked names, and
@@ -29,19 +29,20 @@ type Entry struct {
 	Names []string
 }
 
-// Equal reports whether two entries give the same line.
+// Equal reports whether two entries have the same address and the same names in the same order.
 func (e Entry) Equal(o Entry) bool { return e.Addr == o.Addr && slices.Equal(e.Names, o.Names) }
 
 // Apply returns a copy of text whose neardns lines are replaced by one line for each entry, at the end of the text and in the order
-// of entries. A name that another line already has is left out; left lists these names, sorted and in lower case. An entry gets no
-// line if its address is invalid or has a zone, or if none of its names remains.
+// of entries. A name that another line already has is left out; left lists these names, sorted and in lower case. A name that
+// resolvers could not read from the file is left out, too. An entry gets no line if its address is invalid or has a zone, or if none of
+// its names remains.
 func Apply(text []byte, entries []Entry) (out []byte, left []string) {
 	base := Remove(text)
 	lines, left := render(base, entries)
 	return append(base, block(lines, unfinished(base))...), left
 }
 
-// render returns one line for each entry, without the marker, and the names that it left out because base already has them.
+// render returns the lines of the entries, without the marker, and the names that it left out because base already has them.
 func render(base []byte, entries []Entry) (lines, left []string) {
 	foreign := foreignNames(base)
 	for _, e := range entries {
@@ -93,7 +94,8 @@ func Ours(text []byte) (entries []Entry) {
 	return entries
 }
 
-// split separates neardns's lines (ours) from all others (base). It removes the line break that Apply added before the first of its lines.
+// split separates neardns's lines (ours) from all others (base). It removes the line break that Apply added before the first of its lines,
+// unless another program's line now follows.
 func split(text []byte) (base []byte, ours [][]byte) {
 	base = make([]byte, 0, len(text))
 	ending := -1 // length of base where a line with the marker broke follows; -1 if there is none

@@ -20,7 +20,7 @@ import (
 
 const (
 	maxSize  = 64 << 10 // bytes of text; the API server allows at most 256 KiB for all annotations of an object
-	maxDepth = 16       // levels of nested lists and mappings
+	maxDepth = 16       // levels of nested lists and mappings; those in brackets or braces are counted separately
 )
 
 // JSON converts text to JSON. Text that is already JSON is returned as it is. Keys keep their order, and duplicate keys stay, so

@@ -96,7 +96,7 @@ type File struct {
 	Annotations
 }
 
-// Annotations are the values of a pod's annotations neardns.io/... that are valid and not ignored.
+// Annotations has the values of a pod's annotations that are valid and not ignored, and what is ignored.
 type Annotations struct {
 	OptOut           bool      `json:"optOut,omitempty"`           // neardns.io/steer: "false": the pod must not be steered
 	OptIn            bool      `json:"optIn,omitempty"`            // neardns.io/steer: "true", for steer.mode: namespaces or annotated

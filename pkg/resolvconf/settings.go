@@ -182,7 +182,7 @@ func (o Overlay) replace(nameservers []string) []string {
 	return firstOfEach(out)
 }
 
-// check returns an error for each field that may not be in an overlay. field is the overlay's path in its source, which the errors
+// check returns an error for each value that may not be in an overlay. field is the overlay's path in its source, which the errors
 // begin with.
 func (o Overlay) check(field string) []error {
 	var faults []error
