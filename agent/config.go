@@ -159,7 +159,7 @@ func warn(e env, lines []string) {
 	}
 }
 
-// showKubelet prints what was detected in the kubelet's configuration; the installer stores it for containers.
+// showKubelet prints what was detected in the kubelet's configuration; the installer stores it for the agent.
 func showKubelet(e env, path string) error {
 	n, err := loadConfig(e, path)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// inEffect returns this node's configuration: the file's, else that of the running agent, else a detected one.
+// inEffect returns this node's configuration: the file's, else that of the running agent, else a detected one. fault is set if the file has
+// one but an agent runs; conf is then the agent's.
 func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
 	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {

@@ -1,8 +1,7 @@
 // Package cli gives neardns's programs, except the CNI plugin and the iptables wrapper, the same command line: cobra's help, completion and
 // suggestions, the same exit codes and the same output formats.
 //
-// On failure: a wrong command line changes nothing. The program exits with code 2 and names the command whose --help lists what is
-// allowed.
+// On failure: a wrong command line changes nothing, and the program exits with code 2.
 package cli
 
 import (

@@ -22,7 +22,7 @@ type reading struct {
 	Verdict string         `json:"verdict"`
 	Reason  string         `json:"reason,omitempty"` // why there is no status
 	Status  *overview.Node `json:"status,omitempty"`
-	// From is when the counts begin: at the agent's start, or with --interval at the first of two reads.
+	// From is when the counts begin: at the agent's start, or with --interval at the first of two reads unless the agent restarted since.
 	From time.Time `json:"countsFrom,omitzero"`
 }
 
