@@ -87,8 +87,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// runPass makes one pass, logs what is new, and returns the time until the next. It returns an error only for a bad configuration before the
-// first success of a pass. If the configuration becomes bad later, the last good entry stays in the list.
+// runPass makes one pass, logs what is new, and returns the time until the next. It returns an error only for a bad configuration before
+// the first success of a pass. If the configuration becomes bad later, the last good entry stays in the list.
 func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	var output bytes.Buffer
 	in := w.install
