@@ -112,7 +112,7 @@ type ownership struct {
 	from          *node.Handover // nil if there was no handover
 	served        []netip.Addr   // addresses at which this agent's server already answers
 	cacheRestored bool           // the predecessor handed over its cache
-	waited        bool           // this agent waited for another one to end, perhaps for days, so files may have changed
+	waited        bool           // this agent waited until another one ended, without a handover, so files may have changed
 }
 
 // takeNode makes this agent the active one: at once if no agent is active, or by a handover if this agent may take over. If it may not,

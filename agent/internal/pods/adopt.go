@@ -40,8 +40,8 @@ type Adoption struct {
 	Paths []string // patterns of the paths of sandboxes' resolv.conf, for sandbox.Find
 	// Wanted returns the current settings for pods.
 	Wanted func() Wanted
-	// Runtime returns the pods that the runtime reported over NRI, by container ID. settled is false if more reports may follow. Runtime
-	// is nil if the agent does not use NRI.
+	// Runtime returns the pods that the runtime reported over NRI, by container ID. settled is false until the runtime has reported the
+	// running pods, or the first attempt to connect has failed. Runtime is nil if the agent does not use NRI.
 	Runtime func() (pods map[string]attached.Pod, settled bool)
 }
 

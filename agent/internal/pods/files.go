@@ -39,7 +39,7 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.cached.files, p.cached.errs
 }
 
-// update reads the named files again. It returns false if one of them is unreadable, or one was at the last read; read then reads all
+// update reads the named files again. It returns false if one of them is unreadable, or any file was at the last read; read then reads all
 // files. It makes a new slice and does not change the old one, because callers of read still use that.
 func (p *Pods) update(names map[string]struct{}) bool {
 	if len(p.cached.errs) > 0 {
