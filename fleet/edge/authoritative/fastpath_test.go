@@ -36,7 +36,7 @@ type pair struct {
 	draw  uint64 // of either way
 }
 
-// newPair serves records by a chain as the role does, with world as its locator.
+// newPair serves records by a plugin chain as neardns-edge does, with world as its locator.
 func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch authoritative.Watch) *pair {
 	t.Helper()
 	p := &pair{Server: authoritative.New(o), at: netip.MustParseAddrPort("127.0.0.1:5353")}
@@ -64,7 +64,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 	return p
 }
 
-// fast queries before the chain; ok is false where the chain is to answer.
+// fast queries the fast path; ok is false if the plugin chain must answer.
 func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool) {
 	b, _, ok := p.hits.Answer([]byte("before"), &fastpath.Query{Wire: m, Client: from, TCP: tcp, Received: time.Unix(0, 0)})
 	if !ok || !bytes.HasPrefix(b, []byte("before")) {
@@ -73,7 +73,8 @@ func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool
 	return b[len("before"):], true
 }
 
-// slow queries the chain, as the front does. It returns nil where the DNS library takes the message for no query, or no server answers.
+// slow queries the plugin chain, as package listener does. It returns nil if the DNS library does not accept the message as a query, or if
+// there is no answer.
 func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
 	if len(m) < 12 {
 		return nil

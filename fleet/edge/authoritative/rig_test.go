@@ -19,7 +19,7 @@ import (
 
 const origin = "shared.example."
 
-// rr reads lines of a zone's file.
+// rrs parses lines of a zone file.
 func rrs(t testing.TB, text string) (out []dns.RR) {
 	t.Helper()
 	p := dns.NewZoneParser(strings.NewReader(text), origin, "")
@@ -38,7 +38,7 @@ func base(t testing.TB) []dns.RR {
 	return rrs(t, "@ 60 IN SOA ns hostmaster 7 60 60 3600 60\n@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n")
 }
 
-// published are the records of publications in one zone, each by the cluster of its place: cluster00, cluster01 and so on.
+// published returns the records of publications in one zone. Each has a cluster of its own: cluster00, cluster01 and so on.
 func published(ps ...zone.Publication) (out []dns.RR) {
 	empty, err := zone.Parse(origin, []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: origin, Rrtype: dns.TypeSOA, Class: dns.ClassINET}}})
 	if err != nil {
@@ -124,7 +124,8 @@ func (w *writer) WriteMsg(m *dns.Msg) error {
 func udp(from string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(from), Port: 4000} }
 func tcp(from string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(from), Port: 4000} }
 
-// put has a query answered; nil where nothing was written. What the plugin leaves to CoreDNS comes as its code alone.
+// put returns the plugin's answer to a query; nil if there is none. If the plugin returns an error code for which CoreDNS would write the
+// answer, put returns an answer with only that code.
 func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.Msg {
 	t.Helper()
 	w := &writer{from: from}

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// TestAccount: a target that another cluster publishes, too, which publishes fewer, goes on its account from then on.
+// TestAccount: if a cluster with fewer checks publishes a target too, the target's probes count to that cluster from then on.
 func TestAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -67,7 +67,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestSlotsEnd: a slot that comes to one whose time ends just then is not lost.
+// TestSlotsEnd: a slot that is given to a waiter whose context ends at the same time is not lost.
 func TestSlotsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, o := newSlots(1), owner{"z.", "a"}

@@ -144,7 +144,7 @@ func fifty() (candidates []loadbalance.Candidate, place []string) {
 	return candidates, []string{"ie-ky", "ie", "geo-eu"}
 }
 
-// BenchmarkOf chooses among 50 clusters, the most that the bars have.
+// BenchmarkOf chooses among 50 clusters.
 func BenchmarkOf(b *testing.B) {
 	candidates, place := fifty()
 	b.ReportAllocs()

@@ -181,7 +181,7 @@ func TestFollowAnother(t *testing.T) {
 	})
 }
 
-// hanging is a primary that may say nothing until it is not queried any more.
+// hanging is a primary that, while hangs is set, answers no query for the serial until the query's context ends.
 type hanging struct {
 	primary
 	hangs atomic.Bool

@@ -25,7 +25,7 @@ func TestDiskBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Another program's file is where the new one would be written, as nothing can be on a full disk.
+		// A file in place of the folder makes each write fail, as on a full disk.
 		if err := os.Rename(folder, folder+".away"); err != nil {
 			t.Fatal(err)
 		}

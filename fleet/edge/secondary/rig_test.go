@@ -31,7 +31,7 @@ func rr(text string) dns.RR {
 	return out
 }
 
-// soa is a version's.
+// soa returns the SOA of version(serial).
 func soa(serial int) *dns.SOA { return version(serial)[0].(*dns.SOA) }
 
 // version is a zone with a serial and one address for each of names.
@@ -43,15 +43,15 @@ func version(serial int, names ...string) []dns.RR {
 	return out
 }
 
-// primary is one that tests script. It is safe for concurrent use.
+// primary is a Primary with scripted answers. It is safe for concurrent use.
 type primary struct {
 	mu    sync.Mutex
 	now   []dns.RR
-	steps map[uint32]*rfc2136.Transfer // by the serial that is queried since
+	steps map[uint32]*rfc2136.Transfer // answers to IXFR, by the serial of the client's copy
 	fails error
 	asked []string
 
-	tooLarge error // of what changes
+	tooLarge error // the error of IXFR; nil: none
 }
 
 func (p *primary) set(change func(*primary)) {
@@ -95,7 +95,7 @@ func (p *primary) IXFR(_ context.Context, since uint32) (*rfc2136.Transfer, erro
 	return &rfc2136.Transfer{Serial: p.now[0].(*dns.SOA).Serial}, nil
 }
 
-// served is what was given to be served.
+// served records the calls of serve.
 type served struct {
 	mu   sync.Mutex
 	last []string
@@ -126,7 +126,7 @@ func (s *served) check(t *testing.T, when string, want []dns.RR) {
 	}
 }
 
-// run has a copy follow a primary until the test ends.
+// run runs a copy until the test ends or stop is called.
 func run(t *testing.T, c *Copy) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -33,8 +33,8 @@ type model struct {
 	backup  map[string][]dns.RR
 }
 
-// TestModel: no record of a person is lost, no disagreement about a field holds back an address, and the zone is what the clusters want
-// once they rest.
+// TestModel: no record that a person made is lost, and the zone is what the clusters want once they rest. No disagreement holds back an
+// address, except of a cluster that is new at a host and wants another strategy.
 func TestModel(t *testing.T) {
 	const episode = 100
 	var seed uint64

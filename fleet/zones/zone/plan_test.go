@@ -139,7 +139,7 @@ func TestPlan(t *testing.T) {
 			if st.Conflict != nil {
 				t.Fatalf("%+v", st.Conflict)
 			}
-			// That no CNAME stands where an address comes is checked by its own test.
+			// TestPlanGuardsAgainstCNAME checks the prerequisites about CNAMEs.
 			got := slices.DeleteFunc(show(st.Message), func(l string) bool { return strings.HasPrefix(l, "?no") && strings.HasSuffix(l, " CNAME") })
 			if d := cmp.Diff(tt.plan, got, comparable); d != "" {
 				t.Error(d)
@@ -148,7 +148,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// BIND and Knot say NOERROR and drop an address next to a CNAME: a message that adds one reports that none is there.
+// BIND and Knot answer NOERROR and drop an address next to a CNAME. So a message that adds an address has the prerequisite that the name has
+// no CNAME.
 func TestPlanGuardsAgainstCNAME(t *testing.T) {
 	st := with(t).Plan(self, Memory{}, wwwB)
 	for _, name := range []string{"www", "ie.klb.www"} {
