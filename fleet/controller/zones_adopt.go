@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// intervals has each controller's default time between two runs.
+// intervals has the default time between two runs of each controller whose hosts can be adopted.
 var intervals = map[string]time.Duration{adopt.ExternalDNS: time.Minute, adopt.Kuadrant: 15 * time.Minute}
 
 func adoptCommand(stdout, stderr io.Writer) *cobra.Command {

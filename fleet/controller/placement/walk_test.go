@@ -30,7 +30,7 @@ func TestWalk(t *testing.T) {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-	// A walk that hardly goes anywhere shows nothing.
+	// If the walks exclude few nodes, or few come to rest, the test shows nothing.
 	if excluded < 500 || converged < 25 {
 		t.Errorf("%d nodes were excluded, %d walks came to rest", excluded, converged)
 	}

@@ -154,7 +154,7 @@ func TestUpdateAnswers(t *testing.T) {
 	}
 }
 
-// An answer whose signature does not hold, or that has none, is none; an unsigned error is an error.
+// An answer without a valid signature is a BadAnswer. An unsigned answer with an error code is the error of that code.
 func TestSignatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unsigned := func(rcode int) func(q *dns.Msg, mac string) [][]byte {

@@ -26,12 +26,12 @@ func Published(t *testing.T, origin string, who zone.Identity, p zone.Publicatio
 	return st.Message.Changes
 }
 
-// BIND with inline-signing takes a message, and answers from the zone as it was until the new one is signed. That is no key that may not
-// write. A server that goes on without the change has left it out, whether its serial moved or not.
+// BIND with inline-signing accepts a message, and answers from the zone as it was until the new one is signed. That is not NotPermitted. A
+// server that never has the change has left it out, whether its serial has changed or not.
 func TestReadBack(t *testing.T) {
 	const origin = "shared.example."
 	for name, c := range map[string]struct {
-		moved, whole int // the look that finds another's change, and that which finds this one
+		moved, whole int // the number of the read that finds another writer's change, and of the read that finds this one
 		refused      bool
 		looks        int
 	}{

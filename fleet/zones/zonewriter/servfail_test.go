@@ -23,7 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// weary is a way to a server that answers SERVFAIL to the updates that fails chooses, in the server's stead.
+// weary dials a server. For the updates that fails chooses, its connections answer SERVFAIL themselves and send nothing.
 type weary struct {
 	fails  atomic.Pointer[func(*dns.Msg) bool]
 	failed atomic.Int64
