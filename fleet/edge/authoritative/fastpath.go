@@ -108,8 +108,8 @@ func (p *plainHost) deny(z *Zone, name string) error {
 func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
 // hits gives the same answers as ServeDNS, with the same metrics, but from prepared bytes. It decides whether CoreDNS must answer before it
-// applies the rate limit and draws the random number. Otherwise a query that CoreDNS answers would count twice against the limit, and would
-// change how often each cluster is chosen.
+// applies the rate limit and draws the random number. Otherwise a query that CoreDNS answers would count twice against the limit, and a
+// second draw, made only for long answers, would favor clusters with few addresses.
 type hits struct{ *Server }
 
 // addressesMost is the number of addresses for which Answer needs no allocation. An answer over UDP, of at most 1,232 bytes, cannot hold

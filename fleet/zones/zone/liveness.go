@@ -26,7 +26,7 @@ type Watch struct {
 
 	seen  map[string]*seen
 	last  time.Time
-	crowd time.Time // the last observation in which more than a third of all clusters were silent; zero: none
+	crowd time.Time // time of the last observation in which more than a third of all clusters were silent; zero: none
 }
 
 type seen struct {

@@ -86,7 +86,7 @@ func CheckOrigin(origin string) error {
 	return nil
 }
 
-// names composes and parses the names in one zone. The zero value belongs to no zone.
+// names composes and parses the names in one zone.
 type names struct{ origin string }
 
 // word returns the labels that stand for a host in the names of its TXT records below _neardns: the host relative to the zone, with

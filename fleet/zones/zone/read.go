@@ -88,7 +88,7 @@ func (s *State) Dropped(st *Step) []string {
 				missing = len(s.sets[name]) == 0
 			}
 		case dns.ClassNONE:
-			// In an RRset that clusters share, no other cluster adds this cluster's TXT records again, but maybe the zero Reference.
+			// In an RRset that clusters share, another cluster may add the zero Reference again, but not this cluster's TXT records.
 			if t, ok := rr.(*dns.TXT); ok && joined(t.Txt) != joined(Reference{}.text()) {
 				c := dns.Copy(rr)
 				c.Header().Class = dns.ClassINET

@@ -327,8 +327,8 @@ func parseReference(t []string) (Reference, error) {
 	return r, nil
 }
 
-// ttlBefore has, by record type, the key in a strategy's TXT record. The key's value is the TTL that the host's A or AAAA records, which no
-// cluster wrote, had before the first cluster published the host.
+// ttlBefore has, by record type, the key in a strategy's TXT record. The key's value is the TTL of the A or AAAA records that the host had
+// before the first cluster published it.
 var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
 
 func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
