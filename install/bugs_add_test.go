@@ -20,9 +20,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// istio/istio#60668: after a reboot the plugin needed a file under /run that only its own pod makes, whose ADD it was. Here the
-// real plugin starts pods on a node that has just booted: no agent, no socket, none of our folders in /run. Each ADD must succeed
-// within a moment, STATUS must not keep the node from becoming ready, and the pod must have its answers.
+// istio/istio#60668: after a reboot, the plugin's ADD for its own pod needed a file under /run that only this pod makes. Here the real
+// plugin starts pods on a node that has just booted: no agent, no socket, none of our folders in /run. Each ADD must succeed, STATUS must
+// not keep the node from becoming ready, and kube-dns must answer the pod.
 func TestBug07PodsStartBeforeUs(t *testing.T) {
 	testutil.RequireRoot(t)
 	n := newNode(t)
@@ -43,7 +43,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
-	for _, proven := range []bool{false, true} { // the proof of an earlier life of the node outlives a reboot
+	for _, proven := range []bool{false, true} { // the record of the fallback check survives a reboot
 		if proven {
 			testutil.Must(t, nodestate.ProofFile(persist).Write(nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Unix(1_700_000_000, 0)}))
 		}
@@ -70,7 +70,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 		}
 		for _, a := range whole.ClusterDNS() {
 			for _, network := range []string{"udp", "tcp"} {
-				testutil.Eventually(t, func() error { // the first packet on a link may wait for its neighbour
+				testutil.Eventually(t, func() error { // the first packet on a link may wait for address resolution
 					answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(a, 53), "a.cluster.local.", dns.TypeA, network, testutil.AskOptions{})
 					if err == nil && answer.Who == "" {
 						err = fmt.Errorf("an answer that kube-dns did not make: %s", answer)
@@ -87,7 +87,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	}
 }
 
-// mainPlugin puts a stand-in for the main network in place: a pod that the topology has attached already.
+// mainPlugin installs a plugin for the main network that only returns the addresses of pod, which is attached already.
 func (n *node) mainPlugin(pod *testutil.Pod) {
 	n.t.Helper()
 	var ips []string

@@ -18,11 +18,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// The faults that come of what else lives on a node: its network's own installer, a reboot, SELinux, the runtime, Multus. The
-// numbers go on from bugs_test.go.
+// Faults whose cause is something else on the node: the network's own installer, a reboot, SELinux, the runtime, Multus. For the numbers in
+// the names see bugs_test.go.
 
-// linkerd/linkerd2#11228: a write in place was not seen; linkerd/linkerd2#10720: the network's installer began to rename, and
-// that was not watched for. Whichever way the file is written, the entry is back without waiting for the poll.
+// linkerd/linkerd2#11228: a write in place was not noticed; linkerd/linkerd2#10720: the network's installer began to rename
+// its file, which was not noticed. However the file is written, the watch adds the entry again before the next poll.
 func TestBug05EveryWayToWriteAFile(t *testing.T) {
 	n := newNode(t)
 	file, elsewhere := filepath.Join(n.conf, "10-a.conflist"), filepath.Join(n.bin, "..", "new")
@@ -66,7 +66,7 @@ func TestBug05EveryWayToWriteAFile(t *testing.T) {
 	}
 }
 
-// istio/istio#57316: what is cleaned up at a shutdown is missing at the next start, before anyone puts it back. istio/istio#14327,
+// istio/istio#57316: an entry that is removed at a shutdown is missing at the next start until it is installed again. istio/istio#14327,
 // #55968: the main network writes its file again before our pod runs.
 func TestBug06RebootBeforeWeRun(t *testing.T) {
 	n := newNode(t)
@@ -84,8 +84,7 @@ func TestBug06RebootBeforeWeRun(t *testing.T) {
 		t.Errorf("the shutdown left %q in the plugins' folder", files)
 	}
 
-	// After the start: if no program wrote, nothing is to do; where the main network did, one entry is put back, whichever of our
-	// two containers comes first, and also when both do.
+	// After the start, nothing is to do if no program wrote the list. If the main network wrote it, install and watch together add one entry.
 	code, out := n.install()
 	want(t, code, 0, out, "10-a.conflist is up to date", "neardns is up to date")
 	for range 2 {
@@ -102,7 +101,7 @@ func TestBug06RebootBeforeWeRun(t *testing.T) {
 }
 
 // istio/istio#49538: Cilium in its exclusive mode renames every other network and writes its own file again at each event in
-// the folder. That must not become a race at full speed, the list must be whole all the time, and the log must say who.
+// the folder. The two must not write without pauses, and the log must name the other program.
 func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	n := newNode(t)
 	const name = "05-cilium.conflist"
@@ -141,10 +140,10 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 		"the next try is in 2s")
 	testutil.Must(t, cilium.Close())
 	<-ended
-	// The network's mode is set right: the entry comes back by itself, and stays.
+	// Cilium no longer does that: the watch adds the entry, which then stays.
 	n.eventuallyTypes(name, "cilium-cni", "neardns")
 	stop()
-	// Each of our writes but the first four is followed by a rest, as long as in TestPace, and Cilium answers each once.
+	// A pause follows each of our writes except the first four, and Cilium writes once after each of ours.
 	ours, rests := strings.Count(out.String(), "wrote "+n.conf), strings.Count(out.String(), "the next try is in ")
 	if ours > 4+rests || writes > 1+ours {
 		t.Errorf("the list was written %d times by us, with %d rests, and %d times by Cilium:\n%s", ours, rests, writes, out)
@@ -154,13 +153,13 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	}
 }
 
-// istio/istio#23605, #32360, #53529: SELinux keeps containers from the host's folders. What that gives is "permission denied",
-// here by ownership: the message must name folder and remedy, and nothing may be half done.
+// istio/istio#23605, #32360, #53529: SELinux keeps containers from the host's folders, with "permission denied". Here file modes
+// cause the same error. The message must name the folder and the remedy, and no network file may be written.
 func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 	bin := built(t)
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	// Another user than the owner must get as far as these folders.
+	// Let another user enter the parents of these folders.
 	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(filepath.Dir(bin)), filepath.Dir(n.bin), filepath.Dir(filepath.Dir(n.bin))} {
 		testutil.Must(t, os.Chmod(dir, 0o755))
 	}
@@ -186,8 +185,8 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 	want(t, code, 0, out)
 }
 
-// containerd/containerd#11715: containerd takes notice of renames and writes, not of files that appear. Each change of ours is
-// a rename within the folder, of a file that a runtime does not take for a network before.
+// containerd/containerd#11715: containerd notices renames and writes, but no new files. So each change of ours is a rename within
+// the folder, and never a write to a file that a runtime takes for a network.
 func TestBug14EveryChangeIsARename(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", mainConf)
@@ -226,7 +225,7 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 	}
 }
 
-// containerd/containerd#6490: a folder that is removed and made again was never watched again. Ours is, without the poll.
+// containerd/containerd#6490: a folder that was removed and made again was not watched any more. Our watch watches it again at once.
 func TestBug14FolderMadeAnew(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -238,16 +237,16 @@ func TestBug14FolderMadeAnew(t *testing.T) {
 		n.network("10-a.conflist", strings.Replace(mainList, "flannel", main, 1))
 		n.eventuallyTypes("10-a.conflist", main, "neardns")
 	}
-	// And it is followed again: what happens in it later is an event.
+	// Later changes in the new folder are noticed, too.
 	n.network("05-b.conflist", mainList)
 	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
 }
 
-// Multus in its automatic mode makes its own file from the first network that it finds, and does so again when that changes:
-// our entry belongs into that network's file. In Multus's own it would be lost, and would run before the network that it is about.
+// Multus in its automatic mode makes its own file from the first network that it finds, and again when that network's file changes. So our
+// entry belongs into that file. In Multus's own file it would be lost at the next change.
 func TestBug16Multus(t *testing.T) {
 	n := newNode(t)
-	// multus stands for its daemon: it takes the first file that is not its own as its delegate.
+	// multus does what the daemon of Multus does: it writes a file with 10-a.conflist as the delegate.
 	multus := func() {
 		t.Helper()
 		list, err := libcni.ConfListFromFile(filepath.Join(n.conf, "10-a.conflist"))
@@ -276,12 +275,12 @@ func TestBug16Multus(t *testing.T) {
 	if text := n.read("00-multus.conf"); strings.Count(text, `"neardns"`) != 1 {
 		t.Errorf("the delegate lacks the entry:\n%s", text)
 	}
-	// The delegate is rewritten: the watch puts the entry back there, and Multus's file is Multus's.
+	// If the delegate's file is written again, the watch adds the entry to that file.
 	out2, stop := n.watch("--poll", "1h", "--file", "10-a.conflist")
 	eventuallySays(t, out2, "10-a.conflist is up to date")
 	n.network("10-a.conflist", mainList)
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
-	stop() // or it puts back what is taken out now
+	stop() // else the watch would add the entry again after uninstall
 
 	code, out = n.uninstall("--file", "10-a.conflist")
 	want(t, code, 0, out)
@@ -289,7 +288,7 @@ func TestBug16Multus(t *testing.T) {
 	if d := cmp.Diff(own, n.read("00-multus.conf")); d != "" {
 		t.Errorf("after uninstall (-want +got):\n%s", d)
 	}
-	// Without --file the name of Multus's file, which still holds us until Multus writes it, is an error that reports it.
+	// Without --file, uninstall also finds Multus's file, which has our entry until Multus writes it again. The error names that file.
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
 	if err != nil {
 		t.Fatal(err)

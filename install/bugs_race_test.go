@@ -23,9 +23,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the network's file looks like in the middle of things: installers that are killed, and owners that write meanwhile.
+// Races for the network's file: installers are killed, and the file's owner writes at the same time.
 
-// built is the installer as a program of its own, so that it can be killed.
+// built builds the installer and returns the program's path, for tests that kill it or run it as another user.
 func built(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "neardns-install")
@@ -58,7 +58,7 @@ func during(f func() error) (end func() error) {
 	return func() error { close(stop); return <-done }
 }
 
-// owner writes the network's file as the well-behaved do: whole, by a rename.
+// owner writes the network's file as its owner should: in one step, by a rename.
 func (n *node) owner(name, text string) error {
 	temp := filepath.Join(filepath.Dir(n.conf), "owner.tmp")
 	if err := os.WriteFile(temp, []byte(text), 0o644); err != nil {
@@ -67,11 +67,11 @@ func (n *node) owner(name, text string) error {
 	return os.Rename(temp, filepath.Join(n.conf, name))
 }
 
-// wantWhole looks as a runtime does and returns an error unless it finds what the owner wrote at some time, with our entry or
-// without.
+// wantWhole reads the folder as a runtime does. It returns an error unless it finds a text that the owner wrote at some time, with or
+// without our entry.
 func (n *node) wantWhole() error {
 	var names []string
-	// A folder may be listed without a file that changes its name in that moment; a runtime is informed of the change and looks again.
+	// A list of the folder may lack a file whose name changes meanwhile; a runtime gets an event for that and lists again.
 	for look := 0; len(names) == 0; look++ {
 		var err error
 		if names, err = networks(n.conf); err != nil || look == 10 {
@@ -80,7 +80,7 @@ func (n *node) wantWhole() error {
 	}
 	text, err := os.ReadFile(filepath.Join(n.conf, names[0]))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // changed its name meanwhile: the same
+		return nil // its name changed meanwhile
 	}
 	if err != nil {
 		return err
@@ -111,9 +111,9 @@ func (n *node) wantWhole() error {
 	return fmt.Errorf("%s is neither the old nor the new one:\n%s", names[0], text)
 }
 
-// kubeovn/kube-ovn#7035: truncated by a power cut. Here the installer is killed at each file event, of an installation, of the
-// conversion of a .conf, and of an uninstallation, while the owner writes as well: at every moment a runtime finds a whole list
-// and a whole binary, or none, and the next run completes the rest.
+// kubeovn/kube-ovn#7035: a power cut truncated the file. Here the installer is killed at each file event of an installation, of the
+// conversion of a .conf, and of an uninstallation, while the owner writes too. At every moment a runtime finds a complete list, and a
+// complete binary or none, and the next run completes the work.
 func TestBug10KilledAtAnyPoint(t *testing.T) {
 	testutil.RequireRoot(t) // starts programs
 	bin := built(t)
@@ -182,8 +182,8 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 	}
 }
 
-// The owner's newer text comes while we write ours, at any moment of it, by a rename or in place: it is never lost, and never
-// replaced by an older one with our entry.
+// The owner writes a newer text by a rename or in place while we write ours, in each round at a later file event. The newer text is never
+// lost, and never replaced by an older one with our entry.
 func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 	testutil.RequireRoot(t) // watches files
 	for name, tc := range map[string]struct {
@@ -266,7 +266,7 @@ func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool)
 			t.Fatal(err)
 		}
 	}
-	last := t.TempDir() // an event in it comes after all that happened before
+	last := t.TempDir() // its event comes after all events of earlier changes
 	mark, err := unix.InotifyAddWatch(fd, last, unix.IN_CREATE)
 	if err != nil {
 		t.Fatal(err)
@@ -299,13 +299,13 @@ func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool)
 	}
 }
 
-// aws/amazon-vpc-cni-k8s#935: "text file busy" and half binaries while pods start. The plugin is called all the time while
-// releases of it replace each other.
+// aws/amazon-vpc-cni-k8s#935: "text file busy" and half-written binaries while pods start. The test calls the plugin all the time
+// while each release replaces the one before.
 func TestBug10ReplacedWhileInUse(t *testing.T) {
 	bin := built(t)
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
-	// The installer itself, as a program with a shebang would not do: the kernel refuses to run a binary that is open for writing.
+	// The plugin must be a binary, not a script: the kernel refuses to run a binary that is open for writing.
 	plugin := filepath.Join(t.TempDir(), "plugin")
 	testutil.Build(t, plugin, "../plugins/neardns")
 	program, err := os.ReadFile(plugin)
@@ -314,7 +314,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	}
 	install := func(k int) {
 		t.Helper()
-		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // what follows an ELF file is of no meaning
+		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // text after the end of an ELF file has no effect
 		args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
 		if out, err := exec.CommandContext(t.Context(), bin, args...).CombinedOutput(); err != nil || !strings.Contains(string(out),
 			"wrote "+n.bin+"/neardns") {

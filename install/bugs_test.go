@@ -19,10 +19,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// The faults that other CNI installers had, one test each. The number in a name is that of the list this project keeps;
-// the issue named is where the fault was reported.
+// Faults that other CNI installers had. A test's comment names the issue that reported the fault; tests about the same kind of fault have
+// the same number in their names.
 
-// istio/istio#27771: after a reboot the entry stood there twice, and the rules were applied twice.
+// istio/istio#27771: after a reboot the list had the entry twice, and the rules were applied twice.
 func TestBug01EntryTwice(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"neardns","redirects":["1.1.1.1"]},{"type":"a"},`+testEntry+`,{"type":"b"},`+testEntry+`]}`)
@@ -33,7 +33,7 @@ func TestBug01EntryTwice(t *testing.T) {
 	}
 }
 
-// istio/istio#32137: a list made from a .conf got another cniVersion, which the main plugin did not speak.
+// istio/istio#32137: a list made from a .conf got another cniVersion, which the main plugin did not support.
 func TestBug02VersionAndNameOfAConfAreKept(t *testing.T) {
 	n := newNode(t)
 	n.network("10-bridge.conf", mainConf)
@@ -64,7 +64,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 			t.Fatalf("files (-want +got):\n%s", d)
 		}
 	}
-	// Killed between the two steps, or the network's installer has put a newer .conf back: the .conf counts.
+	// An earlier run was killed between its two steps, or the network's installer has written a newer .conf: the .conf counts.
 	n.network("10-bridge.conf", strings.Replace(mainConf, "1.50e3", "9000", 1))
 	code, out := n.install()
 	want(t, code, 0, out)
@@ -72,7 +72,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	if !strings.Contains(n.read("10-bridge.conflist"), "9000") || len(n.files(n.conf)) != 2 {
 		t.Errorf("the newer .conf was lost: %v\n%s", n.files(n.conf), n.read("10-bridge.conflist"))
 	}
-	// And back, to the byte.
+	// The uninstallation restores the .conf byte for byte.
 	code, out = n.uninstall()
 	want(t, code, 0, out, "replaced "+n.conf+"/10-bridge.conflist by the single plugin's file from which it was made: "+n.conf+"/10-bridge.conf")
 	if d := cmp.Diff(strings.Replace(mainConf, "1.50e3", "9000", 1), n.read("10-bridge.conf")); d != "" {
@@ -81,7 +81,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	if d := cmp.Diff([]string{"10-bridge.conf", "20-z.conflist"}, n.files(n.conf)); d != "" {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
-	// Cut off between the two steps, or put back by its owner: his file counts, the list goes.
+	// If the .conf exists already (an earlier run was killed, or its owner restored it), uninstall keeps it and removes the list.
 	n.mustInstall()
 	n.network("10-bridge.conf", mainConf)
 	code, out = n.uninstall()
@@ -91,8 +91,8 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	}
 }
 
-// istio/istio: list content under the .conf name for a moment, which go-cni refuses. What a runtime would load must be a
-// whole network at every moment; it looks whenever the folder changes, here as often as it can.
+// istio/istio: for a moment, the .conf file had the content of a list, which go-cni refuses. At every moment, what a runtime would load
+// must be a complete network. A runtime reads the folder whenever it changes; the test reads it all the time.
 func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 	n := newNode(t)
 	n.network("10-bridge.conf", mainConf)
@@ -116,7 +116,7 @@ func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 		if code, out := n.uninstall(); code != 0 {
 			t.Fatal(out)
 		}
-		// The conversion again: the network's own installer puts its file back, by rename as it should.
+		// The network's own installer writes its .conf again, by a rename, so that the next round converts it again.
 		n.write(filepath.Join(n.conf, "new.tmp"), mainConf, 0o644)
 		testutil.Must(t, os.Rename(filepath.Join(n.conf, "new.tmp"), filepath.Join(n.conf, "10-bridge.conf")))
 	}
@@ -124,8 +124,9 @@ func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 	wg.Wait()
 }
 
-// loadLikeContainerd loads the first network as go-cni does. A file that goes between listing and reading is ErrNotExist:
-// a runtime is informed of that change and looks again. So does this where a name changed while the folder was being listed.
+// loadLikeContainerd loads the first network as go-cni does. If the file is removed between listing and reading, the error is ErrNotExist:
+// a runtime gets an event for that change and reads again. If the list of files is empty because a name changed meanwhile,
+// loadLikeContainerd lists them again.
 func loadLikeContainerd(folder string) error {
 	var files []string
 	for look := 0; len(files) == 0; look++ {
@@ -146,7 +147,7 @@ func loadLikeContainerd(folder string) error {
 	return err
 }
 
-// linkerd/linkerd2#4049, istio/cni#82: the installer came first and made a network of its own.
+// linkerd/linkerd2#4049, istio/cni#82: the installer ran before the network's own and made a network itself.
 func TestBug04NoNetworkYet(t *testing.T) {
 	n := newNode(t)
 	code, out := n.install()
@@ -157,7 +158,7 @@ func TestBug04NoNetworkYet(t *testing.T) {
 		t.Errorf("files were made: %v", files)
 	}
 
-	// It comes while we wait.
+	// The network appears during --wait.
 	arrived := make(chan struct{})
 	go func() {
 		defer close(arrived)
@@ -168,7 +169,7 @@ func TestBug04NoNetworkYet(t *testing.T) {
 	want(t, code, 0, out)
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
 
-	// The folder of a network that is not installed at all is not made either: a runtime would watch the one it knew.
+	// The installer does not make a missing folder: a runtime would still watch the folder that it has opened.
 	other := newNode(t)
 	testutil.Must(t, os.Remove(other.conf))
 	code, out = other.install()
@@ -178,8 +179,8 @@ func TestBug04NoNetworkYet(t *testing.T) {
 	}
 }
 
-// antrea-io/antrea#3974, linkerd/linkerd2#10738: the main network writes its file again and drops us; the next run must
-// put us back, and in a way that containerd notices: a rename within the folder, not a write in place.
+// antrea-io/antrea#3974, linkerd/linkerd2#10738: the main network writes its file again without our entry. The next run
+// must add the entry again, and in a way that containerd notices: by a rename within the folder, not by a write in place.
 func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -203,7 +204,7 @@ func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 		}
 	}
 
-	// Nothing to do is nothing done: no event that makes a runtime load again, no new time stamp.
+	// If nothing is to do, the file is not written: it keeps its inode and its modification time.
 	before, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +217,7 @@ func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 	}
 }
 
-// istio/istio.io#16748, cilium/cilium#22055: the binary went first, and pods could not be taken down for days.
+// istio/istio.io#16748, cilium/cilium#22055: the binary was removed first, and pods could not be stopped for days.
 func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -226,8 +227,8 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
 		t.Error(err)
 	}
-	// A runtime takes a pod down by the list that the pod was made by, whatever the file has by then: as long as there is such a
-	// pod, the binary stays.
+	// CRI-O stops a pod with the list with which it started the pod, whatever the file has by then. While libcni's cache has such a pod,
+	// the binary stays.
 	kept := filepath.Join(n.cache(), "results", "cbr0-0123abc-eth0")
 	testutil.Must(t, os.MkdirAll(filepath.Dir(kept), 0o700))
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
@@ -248,7 +249,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	code, out = n.uninstall("--remove-binary")
 	want(t, code, 0, out, "removed "+n.bin+"/neardns")
 
-	// Nor does it go before the entry does.
+	// The binary also stays if the entry cannot be removed.
 	n.network("10-a.conflist", mainList)
 	n.mustInstall()
 	n.network("10-a.conflist", `{"name":"n","plugins":[`+testEntry+`]}`)
@@ -259,7 +260,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	}
 }
 
-// cached is a file of libcni's cache: what a runtime keeps of a pod.
+// cached returns the text of a file in libcni's cache, for a pod that was started with list.
 func cached(t *testing.T, list string) string {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{
@@ -272,8 +273,8 @@ func cached(t *testing.T, list string) string {
 	return string(text)
 }
 
-// projectcalico/calico#8932: half-written binaries. kubeovn/kube-ovn#7035: what a power cut truncated was never written
-// again. openshift/cluster-network-operator#1472: two installers shared a temporary name.
+// projectcalico/calico#8932: half-written binaries. kubeovn/kube-ovn#7035: a file that a power cut truncated was never
+// written again. openshift/cluster-network-operator#1472: two installers shared a temporary name.
 func TestBug10HalfWrittenFiles(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -289,7 +290,7 @@ func TestBug10HalfWrittenFiles(t *testing.T) {
 	if d := cmp.Diff([]string{"neardns", "10-a.conflist"}, append(n.files(n.bin), n.files(n.conf)...)); d != "" {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
-	// The mode is a part of it.
+	// A wrong mode is repaired, too.
 	testutil.Must(t, os.Chmod(filepath.Join(n.bin, "neardns"), 0o600))
 	code, out = n.install()
 	want(t, code, 0, out, "wrote "+n.bin+"/neardns")
@@ -326,7 +327,7 @@ func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
 			t.Errorf("%q left something: %v", broken, n.files(n.bin))
 		}
 	}
-	// It runs, but does not speak the list's version.
+	// The new plugin runs, but does not support the list's version.
 	n.write(n.plugin, "#!/bin/sh\necho '{\"supportedVersions\":[\"1.1.0\"]}'\n", 0o755)
 	code, out := n.install()
 	want(t, code, 1, out, "cniVersion is 0.3.1, neardns speaks 1.1.0")
@@ -335,13 +336,13 @@ func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
 	}
 }
 
-// The file that another program is just writing reads as half a JSON: wait, and never write over what could not be read.
+// A file that another program is just writing may have only half of its JSON: wait, and never replace a file that does not parse.
 func TestBug11PartialRead(t *testing.T) {
 	n := newNode(t)
 	half := mainList[:40]
 	for _, text := range []string{half, "", "null", "[]", mainList + "}"} {
 		n.network("10-a.conflist", text)
-		n.network("20-b.conflist", mainList) // good, but not what the runtime takes
+		n.network("20-b.conflist", mainList) // good, but not the first
 		code, out := n.install("--wait", "10ms")
 		want(t, code, 1, out, "10-a.conflist: ")
 		if n.read("10-a.conflist") != text || n.read("20-b.conflist") != mainList {
@@ -360,7 +361,7 @@ func TestBug11PartialRead(t *testing.T) {
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
 }
 
-// Two writers: what its owner wrote between our reading and our writing must not be lost.
+// What a file's owner wrote between our read and our write must not be lost.
 func TestBug11WrittenMeanwhile(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -390,13 +391,13 @@ func TestBug13PluginThatLogsToStdout(t *testing.T) {
 			t.Error("something was written")
 		}
 	}
-	// On standard error it may log.
+	// A plugin may log to standard error.
 	n.write(n.plugin, strings.Replace(testPlugin, "echo ", "echo level=info >&2; echo ", 1), 0o755)
 	code, out := n.install()
 	want(t, code, 0, out)
 }
 
-// CIS wants 0600, and a rewritten file gives that up. The owner is kept too; changing it takes root.
+// The CIS benchmark requires mode 0600, so a replaced file keeps its mode. It keeps its owner too; only root can test that.
 func TestBug15ModeAndOwnerAreKept(t *testing.T) {
 	for _, name := range []string{"10-a.conflist", "10-a.conf"} {
 		n := newNode(t)
@@ -423,7 +424,7 @@ func TestBug15ModeAndOwnerAreKept(t *testing.T) {
 	}
 }
 
-// The names that we give files while they are incomplete are none that a runtime takes for a network.
+// A runtime must not take a temporary file for a network.
 func TestTemporaryNamesAreNoNetworks(t *testing.T) {
 	dir := t.TempDir()
 	name, err := writeTemp(dir, []byte("{"), 0o644, nil)
@@ -439,7 +440,7 @@ func TestTemporaryNamesAreNoNetworks(t *testing.T) {
 	}
 }
 
-// An edit as the runtime sees it: numbers and keys of others as they were.
+// An edit changes no foreign key and no number.
 func TestForeignKeysAreKept(t *testing.T) {
 	n := newNode(t)
 	text := `{"cniVersion":"1.1.0","disableCheck":true,"x":{"big":9007199254740993},"name":"n","plugins":[{"zeta":1.10,"type":"a","alpha":null}]}`

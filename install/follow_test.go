@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A node's resolv.conf in every way that it is kept there, and changed: each shows in the copy, without waiting for the poll. What
-// cannot be read leaves the copy from before, and is reported once.
+// The node's resolv.conf may be a file or a link, and is changed in several ways: the copy follows before the next poll. If it cannot be
+// read, the previous copy stays, and the fault is logged once.
 func TestFollow(t *testing.T) {
 	testutil.RequireRoot(t) // it watches real files
 	root, to := t.TempDir(), t.TempDir()

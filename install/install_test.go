@@ -177,7 +177,7 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 	code, out = n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
 	want(t, code, 0, out, "warning: an unknown key")
 
-	// What it finds of the kubelet is written down on request, and goes with the kubelet's file.
+	// With --state-dir, install writes the kubelet's settings to a file, and removes that file when the kubelet's own is gone.
 	state := filepath.Join(t.TempDir(), "run")
 	finds := func(what string) string {
 		return strings.Replace(testAgent, "\n", "\n[ \"$*\" = \"config show --format kubelet --config $NODECONFIG\" ] && { printf %s '"+what+"'; "+
@@ -264,7 +264,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Help on request is on standard output, and what is wrong on standard error.
+// Requested help goes to standard output, errors go to standard error.
 func TestUsageStreams(t *testing.T) {
 	for line, want := range map[string]int{"install --help": 0, "watch -h": 0, "uninstall --help": 0, "--help": 0, "install --bogus": 2, "install": 2, "remove": 2} {
 		var stdout, stderr bytes.Buffer
@@ -361,7 +361,7 @@ func TestUninstallLooksIntoEveryList(t *testing.T) {
 	if n.read("20-b.conflist") != mainList {
 		t.Errorf("not as before:\n%s", n.read("20-b.conflist"))
 	}
-	// One that names us and cannot be read must not pass for done, and must not keep us from the others.
+	// A list that names neardns but does not parse must give an error, and must not keep uninstall from the other lists.
 	n.network("10-a.conflist", `{"neardns"`)
 	n.network("20-b.conflist", string(with))
 	code, out = n.uninstall("--remove-binary")

@@ -17,13 +17,13 @@ func TestPipeInTheListsPlace(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(n.conf, "10-a.conflist"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, out := n.install() // one that waits for the pipe ends with the tests' time
+	code, out := n.install() // an installer that waited for the pipe would run until the test's timeout
 	if code == 0 || !strings.Contains(out, "not a regular file") {
 		t.Errorf("%d, %s; want a refusal that names the reason", code, out)
 	}
 }
 
-// What is much larger than any network's list is refused before it is parsed ten times.
+// A file that is much larger than any network's list is refused before it is parsed.
 func TestHugeListIsRefused(t *testing.T) {
 	n := newNode(t)
 	text := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","x":"` + strings.Repeat("a", maxList) + `"}]}`
@@ -36,7 +36,7 @@ func TestHugeListIsRefused(t *testing.T) {
 	}
 }
 
-// The plugin passes over an unknown key when a runtime calls it. A person who wrote one into an entry hears of it here.
+// The plugin ignores an unknown key when a runtime calls it, so the installer reports such a key of a hand-written entry.
 func TestEntryOfAPersonIsJudged(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`)

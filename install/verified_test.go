@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Install prints what the agent verified on this node, and refuses no node for it.
+// Install prints whether the agent has verified the fallback on this node, and installs in either case.
 func TestInstallPrintsWhatTheAgentVerified(t *testing.T) {
 	dns := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
 	const none = "fallback to kube-dns is not verified yet"

@@ -63,8 +63,8 @@ func eventuallySays(t *testing.T, out *testutil.Output, parts ...string) {
 	})
 }
 
-// The main network comes late, rewrites its file, replaces it by a rename, and is moved to another file: each time the entry
-// is back within moments, and so is the binary after it is removed.
+// The main network's file appears late, is written in place, is replaced by a rename, and is then no longer the first. Each time, the watch
+// adds the entry at once, and it writes the binary again after a removal.
 func TestWatch(t *testing.T) {
 	n := newNode(t)
 	out, stop := n.watch("--poll", "1h")
@@ -86,10 +86,10 @@ func TestWatch(t *testing.T) {
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
-	n.wantTypes("05-b.conflist", "flannel", "neardns") // it takes nothing out
+	n.wantTypes("05-b.conflist", "flannel", "neardns") // the end of the watch removes nothing
 }
 
-// Nothing to do is nothing done and nothing logged, also when others come and go in the folder.
+// If nothing is to do, the watch writes nothing and logs nothing, even if other files in the folder change.
 func TestWatchIsQuiet(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -99,12 +99,12 @@ func TestWatchIsQuiet(t *testing.T) {
 	for i := range 3 {
 		n.network(fmt.Sprintf("90-%d.conflist", i), mainList)
 	}
-	// Another plugin behind ours is no reason to write: two that both insist on the last place would never end.
+	// Another plugin after ours is no reason to write: two programs that both want the last position would write forever.
 	behind := strings.Replace(n.read("10-a.conflist"), "\n  ]", ",\n    {\"type\": \"mesh\"}\n  ]", 1)
-	testutil.Must(t, n.owner("10-a.conflist", behind)) // whole: half a list would be worth a word
+	testutil.Must(t, n.owner("10-a.conflist", behind)) // by a rename: half a list would be logged
 	before := n.stat("10-a.conflist")
 	n.network("20-marker.conflist", "{")
-	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns"))) // when this is restored, what came before has been seen
+	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns"))) // when it is restored, the earlier changes have been noticed
 	eventuallySays(t, out, said+"wrote "+n.bin+"/neardns")
 	n.wantTypes("10-a.conflist", "flannel", "neardns", "mesh")
 	if n.read("10-a.conflist") != behind || !os.SameFile(before, n.stat("10-a.conflist")) {
@@ -121,7 +121,8 @@ func (n *node) stat(name string) os.FileInfo {
 	return info
 }
 
-// Two releases watch one node while a DaemonSet is rolled out: the one that came last has its way, and there is no fight.
+// Two releases watch one node during a rollout: the entry and binary of the one that started last stay, and the two do not undo each
+// other's work.
 func TestWatchBesideANewerOne(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -137,7 +138,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 	eventuallySays(t, out, "wrote "+n.conf+"/10-a.conflist", "wrote "+n.bin+"/neardns")
 	said := older.String()
 	list := n.read("10-a.conflist")
-	// Both look again, by event and by poll: when each has answered the list's loss, each has passed over what it differs in.
+	// Both make passes, by event and by poll. Each may add a missing entry, but must not replace the other's.
 	for range 3 {
 		n.network("10-a.conflist", mainList)
 		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
@@ -155,8 +156,8 @@ func TestWatchBesideANewerOne(t *testing.T) {
 	}
 }
 
-// Another program writes the list again each time that the entry is back: after a few answers the watch rests longer and longer, and
-// says who.
+// Another program writes the list again each time that the watch has added the entry. After a few repairs the watch waits longer each time,
+// and logs the name of the network and of its first plugin.
 func TestWatchInAFight(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -175,14 +176,14 @@ func TestWatchInAFight(t *testing.T) {
 	if got, want := strings.Count(out.String(), "wrote "+n.conf), 6; got != want { // the first, four at the start, one after a second
 		t.Errorf("the list was written %d times, want %d:\n%s", got, want, out)
 	}
-	// Of the six the first was no repair.
+	// The first of the six writes was no repair.
 	if s, ok, err := nodestate.WatchFile(state).Read(); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
 		t.Errorf("the agent is told %+v (%v, %v)", s, ok, err)
 	}
 }
 
-// What the watch saw is where the agent finds it: a fault, its end, and how fresh that is. Where it cannot be written, that is reported
-// once, and the watch goes on.
+// The watch records in its state file, for the agent, whether the last pass failed, and when it ended. If the file cannot be written, the
+// watch logs that once and goes on.
 func TestWatchTells(t *testing.T) {
 	n := newNode(t)
 	state := t.TempDir()
@@ -219,7 +220,7 @@ func TestWatchTells(t *testing.T) {
 	}
 }
 
-// A changed configuration is no fight; one that became bad leaves the entry that stands.
+// Repeated changes of the configuration cause no pause, and a configuration that becomes bad leaves the last good entry.
 func TestWatchFollowsTheConfiguration(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
