@@ -112,9 +112,11 @@ type Update struct {
 
 // Action is what is to be done next. The caller first saves the export.
 type Action struct {
-	Updates []Update        // to be sent in order; for those of Next, the caller also calls Sent
-	Wait    time.Duration   // time after which to read the zone again
-	Foreign []string        // a line for each host that another program changed or owns, or in the step Resting for each changed record
+	Updates []Update      // to be sent in order; for those of Next, the caller also calls Sent
+	Wait    time.Duration // time after which to read the zone again
+	// a line for each host that another program changed, that a cluster publishes (from Undo), or that still has its registry records at the
+	// end; in the step Resting, a line for each changed record
+	Foreign []string
 	Changed map[string]bool // the names of the hosts in Foreign; nil if there is none, in the step Resting, and from Undo
 	Done    bool            // nothing is left to do
 }
