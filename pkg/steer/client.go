@@ -10,15 +10,15 @@ import (
 // HoldSteps is the number of durations that Hold returns.
 const HoldSteps = 4
 
-// Hold is how long the host's rules bypass a suspect: short at step 0, longer with each failed trial. At most one query, the
-// next trial, is lost each time. The first duration is short, because the most frequent cause is a network policy that is
+// Hold is how long the host's rules bypass a suspect: short at step 0, longer at each further step. Afterwards its next query is a
+// trial, which is lost if the cause lasts. The first duration is short, because the most frequent cause is a network policy that is
 // applied a little later than its pod starts. The last one limits what a lasting policy costs.
 func Hold(step int) time.Duration {
 	return [HoldSteps]time.Duration{15 * time.Second, time.Minute, 4 * time.Minute, 16 * time.Minute}[min(max(step, 0), HoldSteps-1)]
 }
 
-// Client is one source address that queries one steering or local address over one protocol. The host's rules keep records and
-// decide about a bypass for each Client.
+// Client is one source address that queries one steering or local address over one protocol. With nftables, the host's rules keep
+// records, and can bypass the agent, for each Client.
 type Client struct {
 	Source   netip.Addr
 	Protocol Protocol
@@ -40,8 +40,8 @@ type Notes struct {
 	Delivered map[Client]time.Duration
 	// time since the last query that had also passed the host's filters
 	Arrived map[Client]time.Duration
-	// Slack is how far the two ages of a client may differ although one packet set both: the time between reading the two sets
-	// plus one tick of the kernel's clock, which limits the precision of ages.
+	// Slack is how far the two ages of a client may differ although one packet set both: the time that reading the two sets took,
+	// plus the precision of the kernel's ages.
 	Slack time.Duration
 }
 

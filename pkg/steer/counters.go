@@ -7,8 +7,8 @@ const (
 	CounterDeliveredTCP = "delivered_tcp"   // connections to the agent, under a lease
 	CounterHeardUDP     = "heard_udp"       // delivered packets, and those to Host.Ceded, that also passed the host's own filters
 	CounterHeardTCP     = "heard_tcp"       // delivered connections, and those to Host.Ceded, whose SYN also passed the host's own filters
-	CounterFallbackUDP  = "fallback_udp"    // packets sent to kube-dns: rewritten to the cluster DNS address
-	CounterFallbackTCP  = "fallback_tcp"    // connections sent to kube-dns
+	CounterFallbackUDP  = "fallback_udp"    // incoming packets sent to kube-dns: rewritten to the cluster DNS address
+	CounterFallbackTCP  = "fallback_tcp"    // incoming connections sent to kube-dns
 	CounterProbe        = "probe"           // queries of the prober, delivered without a lease
 	CounterHostUDP      = "host_udp"        // packets of host processes that node interception sent to the agent
 	CounterHostTCP      = "host_tcp"        // connections of host processes that node interception sent to the agent

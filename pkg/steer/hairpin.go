@@ -17,7 +17,7 @@ const OwnMark = 0x35
 
 // AnswerMark is the mark that routes kube-dns's answers back into the hairpin through which the query came, although their
 // destination is a pod. Connection tracking stores the mark, and an answer has it from its arrival until it comes out of the
-// hairpin. Rules change only the bits in MarkMask, which the programs named above do not use either.
+// hairpin. To set or clear it, rules change only the bits in MarkMask, which the programs named above do not use either.
 const (
 	AnswerMark = 0x36
 	MarkMask   = 0x3f

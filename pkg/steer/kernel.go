@@ -8,8 +8,8 @@ import (
 )
 
 // LeastKernel is the oldest kernel release on which the rules are tested (`make test-vm`). The agent does not decide by it:
-// distributions backport nftables expressions to old kernels and leave modules out of new ones, so Supported tries the rules
-// themselves.
+// distributions backport nftables expressions to old kernels and leave modules out of new ones, so rules.Kind.Supported tries the
+// rules themselves.
 const LeastKernel = "5.10"
 
 // Kernel is the running kernel's release, as uname -r prints it; empty if unknown.

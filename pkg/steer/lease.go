@@ -85,9 +85,9 @@ func leaseSocket(domain int) (int, error) {
 	return fd, nil
 }
 
-// Renew grants or renews the lease of a local or steering address for the protocol. It lasts for the lifetime that the host's
-// rules have (Host.Lifetime). Call it only right after a probe was answered. ErrNoSwitch means that no rule of the host took
-// it.
+// Renew grants or renews the lease of a local or steering address for the protocol. It lasts for the lifetime that the host's rules
+// have (Host.Lifetime). Call it only right after a probe was answered. ErrNoSwitch means that no rule of the host took the
+// datagram.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	if p == TCP {
 		return l.send(addr, PortRenewTCP)

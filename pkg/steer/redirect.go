@@ -12,8 +12,7 @@ import (
 const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
 
 // ReadRedirect reads a redirect from a configuration: the cluster DNS address as a string, or an object with that address and
-// optionally the steering address.
-// addr reads one address and reports a fault to r.
+// optionally the steering address. It calls addr to parse an address; addr reports a fault to the same reader r.
 func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
 	var out Redirect
 	switch v.Kind {

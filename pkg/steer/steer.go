@@ -118,8 +118,8 @@ type Local struct {
 }
 
 // Complete returns the redirects with each missing steering address filled in by its position in the family (169.254.20.11+i,
-// fd00:90de:d95::b+i). It returns an error unless every address is a unicast address that neardns does not use itself, each pair
-// is of one family, and no address occurs twice. It does not modify its argument.
+// fd00:90de:d95::b+i). It returns an error unless every address is a unicast address that pods can reach and that the prober and
+// the hairpin do not use, each pair is of one family, and no address occurs twice. It does not modify its argument.
 func Complete(redirects []Redirect) ([]Redirect, error) {
 	out := slices.Clone(redirects)
 	next4, next6 := firstSteering4, firstSteering6
@@ -188,8 +188,9 @@ func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 	return out, nil
 }
 
-// CheckLocals returns an error unless each local address and the fallback that the user chose for it are unicast addresses of
-// one family, and no local address occurs twice. An address may be its own fallback, if kube-proxy translates it.
+// CheckLocals returns an error unless each local address and the fallback that the user chose for it are of one family and satisfy
+// Complete's conditions for an address, and no local address occurs twice. An address may be its own fallback, if kube-proxy
+// translates it.
 func CheckLocals(locals []Local) error {
 	for i, l := range locals {
 		if err := checkAddr(l.Address); err != nil {
@@ -241,9 +242,9 @@ type Pod struct {
 	// Leaving sends new queries and new connections to kube-dns, while answers on their way and open connections to the agent
 	// still pass. It needs a back end with rules.Caps.Leaves.
 	Leaving bool
-	// Open has the TCP connections that the pod had before its rules existed. They stay on kube-dns, within the limits podConn
-	// and podConns of package nft. A comparison with existing rules ignores them. The iptables back end ignores them too: its
-	// rules rewrite only the SYN.
+	// Open has the TCP connections that the pod had before its rules existed. They stay on kube-dns until they are idle for
+	// podConn, and at most podConns/2 of them (package nft). A comparison with existing rules ignores them. The iptables back end
+	// ignores them too: its rules rewrite only the SYN.
 	Open []Connection
 }
 
@@ -263,7 +264,7 @@ type Host struct {
 	Bridges       []string      // the host's bridges; only the iptables back end uses them, and fills them in itself
 	Exempt        []netip.Addr  // pods that opted out: ignored by node interception (nftables) and by on-link rules (iptables)
 	InterceptNode bool          // node interception: steer host processes and pods without a pod table, too
-	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms (iptables: 1 s); 0 means DefaultLifetime
+	Lifetime      time.Duration // how long a lease lasts, rounded up to multiples of 20 ms (iptables: 1 s); 0 means DefaultLifetime
 	Secret        Secret        // secret that lease datagrams must contain (nftables); 0 keeps the one that the table has
 	// Ceded has those of neardns's addresses whose queries, while there is no lease, go to another program's socket bound there.
 	// They are for a node where neardns replaced NodeLocal DNSCache, which may start again. The agent's own sockets at these
