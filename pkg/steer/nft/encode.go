@@ -117,8 +117,8 @@ func (a *attributes) expression(e expr.Any) bool {
 }
 
 // write appends the fields of an expression that writes into a packet. google/nftables v0.3.0 omits the checksum flags if the
-// network header has no checksum, as in IPv6. The transport checksum would then be wrong. That has no effect on packets with
-// one fragment that stay on one machine, because their checksum is not computed yet.
+// network header has no checksum, as in IPv6. The transport checksum would then be wrong. That has no effect on unfragmented
+// packets that stay on one machine, because their checksum is not computed yet.
 func (a *attributes) write(e *expr.Payload) {
 	a.u32(unix.NFTA_PAYLOAD_SREG, e.SourceRegister)
 	a.u32(unix.NFTA_PAYLOAD_BASE, uint32(e.Base))

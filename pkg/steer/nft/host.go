@@ -22,11 +22,11 @@ const (
 	// has 100, 250, 300 or 1000 a second. On some of these kernels, a lifetime that is no multiple of 20 ms would read back
 	// changed, and count as a difference forever.
 	lifetimeStep = 20 * time.Millisecond
-	// connMemory is how long after its last packet the host's rules remember that a TCP connection goes to kube-dns. kube-dns
-	// closes idle connections sooner.
+	// connMemory is how long after its last packet the host's rules remember that a TCP connection goes to kube-dns or, for a host
+	// process with node interception, to the agent. Both close idle connections sooner.
 	connMemory = 5 * time.Minute
-	// connBound is the maximum number of remembered connections in a set. If the set is full, only connections that do not fit
-	// are affected.
+	// connBound is the maximum number of connections in a set of connections, and of ports in the set direct. If a set is full,
+	// only connections or ports that do not fit are affected.
 	connBound = 65536
 	// homeMemory is how long the host's rules trust that a source address is behind a link, without another route lookup. A
 	// lookup costs more than half as much as all their other work for a packet (BenchmarkDelivery). If an address moves to
@@ -224,8 +224,9 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
 		f.rule().in(homeKey, hf.name("home")).goTo(hf.name("known")),
-		// If a source address is not routed by the link that its packet came in on, the query is neither served nor recorded. So
-		// forged addresses use up no entries in the sets, and no other pod's share of the misses in flight.
+		// If a source address is not routed by the link that its packet came in on, the query goes to kube-dns and is not recorded.
+		// So forged addresses use up no entries in the sets that later rules fill, and no other pod's share of the misses in
+		// flight.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
 		f.rule().addTo(homeKey, hf.name("home")).end(),
 		f.rule().gotoOnly(hf.name("known")),

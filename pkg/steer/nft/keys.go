@@ -16,7 +16,7 @@ type key struct {
 	load []expr.Any
 }
 
-// packetKey returns a key for a rule. It first adds the matches on the protocols whose fields the key reads.
+// packetKey returns a key for a rule. If necessary, it first adds matches on the protocols whose fields the key reads.
 type packetKey func(*ruleBuilder) key
 
 func (b *ruleBuilder) in(k packetKey, set string) *ruleBuilder {
@@ -75,8 +75,8 @@ func linkKey(*ruleBuilder) key {
 	return key{"iifname", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}}}
 }
 
-// homeKey is the link that a packet came in on, and its source address. The set home has the pairs that passed the rule stranger
-// within homeMemory.
+// homeKey is the link that a packet came in on, and its source address. The set home has the pairs that, within homeMemory, the
+// rule stranger did not match.
 func homeKey(b *ruleBuilder) key {
 	b.needFamily()
 	return key{"iif . " + b.fam.word + " saddr", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: reg1}, b.network(b.fam.saddr, reg32b)}}

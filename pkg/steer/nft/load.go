@@ -127,7 +127,7 @@ func hookText(kind string, num uint32, priority int32, policy uint32) string {
 
 func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
 	if flags&unix.NFT_SET_EVAL == 0 {
-		size = 0 // the kernel reports no size for a set that packets do not change
+		size = 0 // in this table, only sets that packets change have a maximum size
 	}
 	return fmt.Sprintf("key %d value %d flags %#x timeout %s size %d", key, value, flags, timeout, size)
 }

@@ -127,8 +127,9 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// hasAddresses reports whether the chain prerouting has rules and the sets have the addresses of rs. It is the quick check for callers
-// that only add what is missing, such as ADD, which usually finds the table complete.
+// hasAddresses reports whether the chain prerouting has rules and, for a host, whether the sets have the addresses of rs (a pod
+// table has addresses only in rules). It is the quick check for callers that only add what is missing, such as ADD, which usually
+// finds the table complete.
 func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	ruled, err := n.hasRules("prerouting")
 	if err != nil || !ruled {
@@ -149,8 +150,8 @@ func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// addressSets returns the sets that have a description's addresses. For a host it does not render the rules, which would be most
-// of the work.
+// addressSets returns a description's sets; for a host, without those of links. It does not render a host's rules, which would be
+// most of the work.
 func addressSets(rs steer.Ruleset) []set {
 	h, isHost := rs.(steer.Host)
 	if !isHost {
@@ -163,9 +164,9 @@ func addressSets(rs steer.Ruleset) []set {
 	return out
 }
 
-// Missing describes what a host's rules lack and Restore would add: the table, its chain prerouting, the rules of empty chains,
-// and addresses. A rule in another form, or another chain that does not exist, does not count: another version may have written
-// the table.
+// Missing describes what a host's rules lack and Restore would add: the table, its chain prerouting, the rules of empty chains, and
+// addresses (not exempt ones). A rule in another form, or another chain that does not exist, does not count: another version may
+// have written the table.
 func (n *Nftables) Missing(rs steer.Host) ([]string, error) {
 	want := render(rs)
 	var gone []string

@@ -4,8 +4,8 @@
 // It guarantees that it changes only the table "inet neardns" in the netns that it was opened for, and that other programs'
 // rules do not affect what it does.
 //
-// On failure it returns an error, and the kernel keeps the rules that it had. Calls repeat a few times at once if another
-// transaction interfered, and never wait; the caller decides when to try again.
+// On failure it returns an error, and the kernel keeps the rules that it had. If another transaction interfered, a call repeats a
+// few times without a pause; after that, the caller decides when to try again.
 package nft
 
 import (
@@ -28,8 +28,8 @@ import (
 // netns. Several processes may use the back end at the same time, but one value is for one goroutine at a time.
 type Nftables struct {
 	nsFD   int
-	conn   *netlink.Conn  // for transactions, and to read rules and elements
-	reader *nftables.Conn // to read everything else; nil until read opens it
+	conn   *netlink.Conn  // for transactions and most reads
+	reader *nftables.Conn // to read sets, chains and the table's flags; nil until read opens it
 }
 
 // attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT,
@@ -243,8 +243,8 @@ func (n *Nftables) Remove() error {
 	})
 }
 
-// IsComplete is a quick check: it reports whether the table's chain prerouting has rules and its sets have the addresses of rs.
-// If it returns true, Ensure adds nothing.
+// IsComplete is a quick check: it reports whether the table's chain prerouting has rules and, for a host, its sets have the
+// addresses of rs. If it returns true, Ensure adds nothing.
 func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }

@@ -19,7 +19,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 		if out.Delivered, err = n.clients("asked", askedMemory); err != nil {
 			return out, err
 		}
-		// Read the set heard after the set of delivered queries, because the rules record a query in heard a moment later.
+		// Read the set heard after the set asked, because the rules record a query in heard a moment later.
 		out.Arrived, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return out, err
@@ -85,7 +85,7 @@ func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 }
 
 // kernelTick returns the precision of the kernel's set timeouts: 1/CONFIG_HZ (the resolution of the coarse clocks,
-// clock_getres(2)), and a rounding error if that is no whole number of milliseconds (CONFIG_HZ=300).
+// clock_getres(2)), and 1 ms for rounding, because 1/CONFIG_HZ may be no whole number of milliseconds (CONFIG_HZ=300).
 func kernelTick() time.Duration {
 	var res unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {

@@ -38,10 +38,10 @@ const (
 	// 5 s (resolv.conf(5)) or 2.5 s (musl), and TCP sends its third SYN after 3 s, so the repetition is answered. The agent
 	// answers sooner, except for names whose servers are slow: then another query of the pod may go to kube-dns.
 	podTrust = 2 * time.Second
-	// podHold is how long a pod bypasses the agent. An answer from the steering address, for example to the agent's pod trial,
-	// ends that earlier. Afterwards, one query tries the agent again.
+	// podHold is how long a pod bypasses the agent. An answer from the steering address, for example to the agent's pod trial, ends
+	// that earlier. Afterwards, the queries of the next podTrust try the agent again.
 	podHold = 10 * time.Minute
-	// podConn is how long after its last packet a TCP connection to kube-dns is remembered.
+	// podConn is how long after its last outgoing packet a TCP connection to kube-dns is remembered.
 	podConn = 20 * time.Second
 	// podSweep is how often the kernel frees expired set elements. Elements stop matching when they expire. The kernel's
 	// default of a second would wake a worker each second for each set of each pod.
@@ -98,9 +98,9 @@ func renderPod(p steer.Pod) table {
 	return out
 }
 
-// renderNote returns a pod table that does not steer yet: each packet of a TCP connection records that the connection is to
-// stay on kube-dns. It covers connections that the pod opens after the agent has listed the open ones and before the steering
-// rules exist.
+// renderNote returns a pod table that does not steer yet, unless the set direct is full: each packet of a TCP connection records
+// that the connection is to stay on kube-dns. It covers connections that the pod opens after the agent has listed the open ones and
+// before the steering rules exist.
 func renderNote(p steer.Pod) table {
 	out := renderPod(p)
 	for _, g := range groupsOf(p) {

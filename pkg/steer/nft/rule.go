@@ -201,7 +201,7 @@ func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
 }
 
 // stranger matches a packet if the kernel has no route to its source address by the link that it came in on (RFC 3704, section
-// 2.2). It does not match if the route leads by a detour, because addresses behind one may be elsewhere.
+// 2.2). It does not match if the route leads over a link in the set detours (see steer.Host.Detours).
 func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
 	return b.textf("fib saddr . iif oif 0 fib saddr oifname != @%s", detours).add(
 		&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equals(make([]byte, 4)),
@@ -267,9 +267,9 @@ func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 	return b.add(equals(binary.NativeEndian.AppendUint16(nil, zone)))
 }
 
-// write returns the expression that writes register 1 into the packet as an address. The kernel then updates the IP header's
-// checksum and the pseudo-header's part of the transport checksum. In later fragments, which have no transport checksum, it
-// updates only the former (Linux 5.18, stable 5.10.113).
+// write returns the expression that writes register 1 into the packet as an address. The kernel then updates IPv4's header checksum
+// and the pseudo-header's part of the transport checksum. In later fragments, which have no transport checksum, it updates only the
+// former (Linux 5.18, stable 5.10.113).
 func (b *ruleBuilder) write(offset uint32) *expr.Payload {
 	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1,
 		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size,

@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// Watch returns a channel that ticks when a transaction has changed the neardns table in this netns. It also ticks at changes
-// of iptables-nft's filter table that may affect the rules of iptables.EnsureAccepts. These are: the table was deleted, the
-// chain INPUT or OUTPUT or a neardns chain was changed or deleted, or a rule of these chains was deleted. It also ticks if
+// Watch returns a channel that ticks when a transaction has changed the neardns table in this netns. It also ticks at changes of
+// iptables-nft's filter table that may affect the rules of iptables.EnsureAccepts. These are: the table was deleted, the chain
+// INPUT or OUTPUT or a neardns chain was created, changed or deleted, or a rule of these chains was deleted. It also ticks if
 // events were lost, because another program's large transaction overflowed the socket. Packets that change sets cause no ticks.
 // While a tick is pending, further ones are dropped. The channel is closed when ctx ends or the socket fails.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
