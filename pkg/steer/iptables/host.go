@@ -195,8 +195,8 @@ func (h host) probe(source netip.Addr) string {
 	return fmt.Sprintf("-s %s -i %s", cidr(source), steer.ProberInterface)
 }
 
-// raw returns the chains in table raw. For UDP they decide between the agent and kube-dns, before connection tracking: packets
-// for a socket of the node are not tracked, all others go on to table nat.
+// raw returns the chains in table raw. For UDP, and in onLinkChain for TCP too, they decide between the agent and kube-dns, before
+// connection tracking: packets for a socket of the node are not tracked, all others go on to table nat.
 func (h host) raw() []chain {
 	from := []jump{{base: "PREROUTING", before: h.untracked()}}
 	pre := chain{table: "raw", name: preroutingChain, from: from, rules: []string{"-i lo -j RETURN"}}

@@ -6,7 +6,7 @@
 //
 // It guarantees that, in the tables of iptables, it changes only its own chains and the jumps to them from base chains. It never
 // writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a chain that another rule refers to (D-022).
-// Except in filter.go, it writes whole chains with iptables-restore --noflush, in one transaction for each table. Its runs of
+// Except in filter.go, it writes whole chains with iptables-restore --noflush, in one transaction for each table, and its runs of
 // iptables-restore and iptables -S have a time limit and are counted.
 //
 // On failure it returns an error that names the program and, if the program reports it, the rule. The chains of a table that
@@ -47,8 +47,8 @@ type Iptables struct {
 	routes *bool      // whether the kernel has the match rpfilter; nil if not tried yet
 }
 
-// recheckAfter is the minimum time between two checks of Repair that start programs. Damage in between is found by the next
-// check, for which Watch ticks.
+// recheckAfter is the minimum time from a successful check of Repair that starts programs to the next one of the same description.
+// Damage in between is found by that next check, for which Watch ticks.
 const recheckAfter = 300 * time.Millisecond
 
 // checkedRecently reports whether it is too early for another check that starts programs. After a slow check, for example
@@ -279,7 +279,7 @@ func (b *Iptables) remove(variant Variant) error {
 		for _, table := range slices.Backward(tableOrder()) {
 			all := ownChains()[table]
 			for _, name := range slices.Clone(all) {
-				all = append(all, name+trialSuffix) // an agent that was killed during Supported may have left such chains
+				all = append(all, name+trialSuffix) // an agent that was killed during try may have left such chains
 			}
 			names, err := b.chains(variant, is4, table, all...)
 			if err != nil {

@@ -143,8 +143,8 @@ func (s script) key(c chain) string {
 	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
 }
 
-// verdictOf returns a rule's -j or -g and its target, without the target's options, because every version of iptables prints
-// these in the same words.
+// verdictOf returns a rule's -j or -g and its target, without the target's options, which some versions of iptables print in other
+// words.
 func verdictOf(rule string) string {
 	for _, option := range []string{" -j ", " -g "} {
 		if i := strings.LastIndex(" "+rule, option); i >= 0 {
