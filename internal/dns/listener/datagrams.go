@@ -125,7 +125,7 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 }
 
 // maxFailures is the number of failures in a row after which a socket counts as dead: of reads over UDP, a millisecond apart, or of
-// attempts to accept a TCP connection, acceptRetry apart.
+// attempts to accept a TCP connection, acceptRetry apart (but not because of a shortage of resources).
 const maxFailures = 1000
 
 // serve reads and answers queries until the point ends; it returns an error if the socket is dead. It returns only after the workers have

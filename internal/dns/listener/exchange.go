@@ -13,7 +13,7 @@ import (
 )
 
 // Observer records each UDP and TCP query once, no matter whether the fast path or the plugin chain answers it. It does not see dropped
-// queries, and messages that are refused because they are not valid queries. Its methods run for each query, also concurrently, and must be
+// queries, or messages that are refused because they are not valid queries. Its methods run for each query, also concurrently, and must be
 // quick.
 type Observer interface {
 	// Identify returns what is known about a client; nil: nothing. The result goes with the query. It may be called several times for a

@@ -31,7 +31,7 @@ const (
 	flushLook = 5 * time.Millisecond  // how often flush checks whether queries wait
 	maxIdle   = time.Second           // when the point ends, an open connection without a query is closed after this time
 	maxDrain  = 5 * time.Second       // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
-	maxCut    = 2 * time.Second       // after maxDrain, for closing the connections that are still open
+	maxCut    = 2 * time.Second       // after maxDrain, for closing what is still open; in Stop, also for the plugin chain's last queries
 )
 
 // Time limits of a TCP connection, as in CoreDNS: for its first query, for writing an answer, and between queries. The number of queries
@@ -160,7 +160,7 @@ type led struct {
 // lead makes the plugin chain c answer all further queries of the point.
 func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.FastPath(p.at)}) }
 
-// enter returns the point's plugin chain, and counts a query in progress there. The caller must call leave.
+// enter returns the point's plugin chain, and counts a use of it. The caller must call leave.
 func (p *point) enter() *led {
 	for {
 		if c := p.chain.Load(); c.enter() {
@@ -203,7 +203,7 @@ func (p *point) resume() {
 	p.pauser.open()
 }
 
-// flush waits until all queries that wait in the socket have been read, for maxFlush at most. The caller makes sure that no more arrive.
+// flush waits until all queries or connections that wait in the socket have been read or accepted: at least minFlush, at most maxFlush.
 func (p *point) flush() {
 	begun := time.Now()
 	tick := time.NewTicker(flushLook)
@@ -251,7 +251,7 @@ func (p *point) end() error {
 	for begun := time.Now(); time.Since(begun) < maxDrain; {
 		p.conns.drain(begun.Add(maxIdle))
 		if p.protocol == "udp" {
-			p.until(time.Now()) // repeated, because a pause that ends now resets the deadline
+			p.until(time.Now()) // repeated, because a concurrent resume would reset the deadline
 		}
 		select {
 		case <-p.ended:
@@ -283,7 +283,7 @@ type reader struct {
 }
 
 // maxQueryTCP is how many bytes of a TCP query are kept; the rest is read and dropped. A longer query is cut and so invalid, as over UDP.
-// The library would allocate up to 64 KiB for each connection, as its client announces.
+// The library would allocate as many bytes as the client announces, up to 64 KiB.
 const maxQueryTCP = 4096
 
 // answerKept is the maximum size of an answer buffer that a connection keeps for the next answer. Common answers fit.
@@ -315,7 +315,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	}
 }
 
-// next reads one query. It returns an error if the connection ends.
+// next reads one query. It returns an error if no whole query arrives in time, or if the connection ends or should end.
 func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	goes, ends := s.of.await(s)
 	switch {

@@ -68,9 +68,9 @@ func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	return w.Msg.Rcode, nil
 }
 
-// enter counts a query of the agent's own in the plugin chain, and returns the query's client and the address to which it seems to come.
-// The client's address is the server's own, so it is not a pod's. The caller must call c.leave. mu keeps Restart from retiring the chain
-// before the query counts.
+// enter counts a query of the agent's own in the plugin chain. It returns the address to which the query seems to come, and w, which
+// captures the answer. w's client address is the server's own, so it is not a pod's. The caller must call c.leave. mu keeps Restart from
+// retiring the chain before the query counts.
 func (s *Server) enter() (c *serving, at netip.AddrPort, w *responsewriter.Capture, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

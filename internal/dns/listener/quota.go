@@ -15,11 +15,11 @@ import (
 // socket. The DNS library has no limit: a CoreDNS with 2.8 million goroutines and 60 GiB was reported (coredns/coredns#8312).
 const running = 256
 
-// fullPoll is how often a reader checks whether a slot has become free.
+// fullPoll is how often a reader checks whether a slot has become free, and how long it waits after a failed read.
 const fullPoll = time.Millisecond
 
-// quota limits the UDP queries in progress and the TCP connections of one server, and divides them among clients. All points share it. It
-// is safe for concurrent use.
+// quota limits the UDP queries in progress, the TCP connections, and the TCP queries that workers answer, of one server, and divides them
+// among clients. All points share it. It is safe for concurrent use.
 //
 // Package fairshare does the division. It remembers only clients that have a slot.
 type quota struct {
@@ -97,9 +97,9 @@ func (c *quota) givePiped(src netip.Addr) {
 
 // enter admits a connection, or refuses it. It may return another connection, victim, which the caller must close.
 //
-// If a client has its share, the new connection replaces the client's longest idle one. If it has none and all slots are taken, the new
-// connection replaces the longest idle one of all, if that one's client has more connections than the new one's. Otherwise the new
-// connection is refused. A connection with a query in progress is not replaced.
+// If a client has its share, the new connection replaces the client's longest idle one. If the client has no idle one and all slots are
+// taken, the new connection replaces the longest idle one of all, if that one's client has more connections than the new one's. Otherwise
+// the new connection is refused. A connection with a query in progress is not replaced.
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +143,7 @@ func (c *quota) drop(s *stream) {
 	}
 }
 
-// idle records that a connection waits for a query, so that it may be closed for another.
+// idle records that a connection waits for a query, so that a new connection may replace it.
 func (c *quota) idle(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

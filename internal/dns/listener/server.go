@@ -57,7 +57,7 @@ type Chain interface {
 type Build func(before Chain) (Chain, error)
 
 // Server is the listener of one agent or edge. It is safe for concurrent use. Calls of Start, Restart, Pause, Resume and Stop run one after
-// the other; Query and Fetch run at any time.
+// the other; Query and Fetch begin between such calls, and may run during later ones.
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: none
@@ -224,7 +224,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	return nil
 }
 
-// finish waits until what is in the socket has been read, and ends the point.
+// finish waits until what is in the socket has been read, for maxFlush at most, and ends the point.
 func (p *point) finish() error {
 	p.flush()
 	return p.end()
@@ -286,7 +286,7 @@ func (s *Server) pause(yes bool) {
 }
 
 // Stop answers the queries that are in the sockets or in progress, and closes the sockets: UDP after the last answer, each TCP connection
-// after its next answer or after a second without a query, and the rest after about six seconds. The lease must be withdrawn before, so
+// after its next answer or after a second without a query, and the rest after five to six seconds. The lease must be withdrawn before, so
 // that no more queries arrive. If the server is not started, Stop does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// serving is a plugin chain with the number of its queries in progress.
+// serving is a plugin chain with the number of its uses in progress: a use is a query, or a batch of datagrams on the fast path.
 type serving struct {
 	chain Chain
 
-	users atomic.Int64  // queries in progress, plus one until retire
+	users atomic.Int64  // uses in progress, plus one until retire
 	idle  chan struct{} // closed when users has come to zero
 }
 
@@ -19,7 +19,7 @@ func newServing(c Chain) *serving {
 	return s
 }
 
-// enter counts a query in progress. It returns false if the chain is retired and has none in progress.
+// enter counts a use. It returns false if the chain is retired and has none in progress.
 func (s *serving) enter() bool {
 	for {
 		n := s.users.Load()

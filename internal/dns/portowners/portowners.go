@@ -1,7 +1,7 @@
 // Package portowners finds the processes that listen on an address, from /proc.
 //
-// It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. It reads every
-// descriptor of every process, so call it only after a failure, or when a person wants to know.
+// It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. Find and Owners
+// read every descriptor of every process, so call them only after a failure, or when a person wants to know.
 //
 // On failure At returns what it has found, and the error; Find returns only the error.
 package portowners
@@ -25,7 +25,7 @@ type Sockets struct{ Exact, Wildcard []string }
 
 const proc = "/proc"
 
-// At returns the sockets in the network namespace of the calling thread that conflict with ap. It does not read /proc/net or
+// At returns the sockets in the network namespace of the calling thread that may conflict with ap. It does not read /proc/net or
 // /proc/self/net, because they belong to the process's first thread, which may be in a pod's namespace. After an error the result may be
 // incomplete.
 func At(protocol string, ap netip.AddrPort) (Sockets, error) {
@@ -110,7 +110,7 @@ func owners(inodes []string) []string {
 }
 
 // parseConflict parses one line of /proc/net/udp, tcp or their IPv6 forms. It returns the socket's inode and address if the socket
-// conflicts with ap: it has the same port, on the same address or on the wildcard, and if it is TCP it listens.
+// may conflict with ap: it has the same port, on the same address or on the wildcard, and if it is TCP it listens.
 func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
 	const listening = "0A"
 	f := strings.Fields(line)
