@@ -22,7 +22,7 @@ func crowd() []zone.Publication {
 	return ps
 }
 
-// TestAllocations: locating, limiting and choosing are done for each query.
+// TestAllocations: locating, limiting and choosing are done for each query, so they must not allocate.
 func TestAllocations(t *testing.T) {
 	z := compile(t, append(base(t), published(crowd()...)...))
 	s := authoritative.New(authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}})
@@ -55,7 +55,7 @@ func BenchmarkServe(b *testing.B) {
 	}
 }
 
-// BenchmarkCompile takes a zone of 100 hosts with 50 clusters each over.
+// BenchmarkCompile serves a new version of a zone of 100 hosts with 50 clusters each.
 func BenchmarkCompile(b *testing.B) {
 	var ps []zone.Publication
 	for i := range 100 {

@@ -16,10 +16,10 @@ func (s *Server) Choose(z *Zone, name string, family int, c Client, draw uint64)
 	return i
 }
 
-// Over reports whether the limiter lets an answer to a client through.
+// Over counts an answer to a client, and reports whether it is over the rate limit.
 func (s *Server) Over(c Client) bool { return s.options.Load().limit.over(c.address) != full }
 
-// Client is who an answer is for.
+// Client is the client for whom an answer is chosen.
 type Client = client
 
 // ClientAt is a client by its address alone.
@@ -30,12 +30,12 @@ func Compile(origin string, records []dns.RR, watch Watch) (*Zone, error) {
 	return compile(origin, records, watch, new(heartbeats))
 }
 
-// Set has a zone answered.
+// Set serves a zone.
 func (s *Server) Set(z *Zone) {
 	if err := s.set(z); err != nil {
 		panic(err)
 	}
 }
 
-// SetDraw has choices made by another source of chance.
+// SetDraw replaces the source of random numbers.
 func (s *Server) SetDraw(draw func() uint64) { s.draw = draw }

@@ -220,7 +220,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestNotify: a NOTIFY for the zone goes to a program that reads it, and its answer reports whether it counts.
+// TestNotify: a NOTIFY for the zone is passed to Options.Notified, whose result decides the answer.
 func TestNotify(t *testing.T) {
 	var from []string
 	s := serve(t, authoritative.Options{Notified: func(zone string, sender netip.Addr) bool {

@@ -33,7 +33,7 @@ var (
 	address = netip.MustParseAddr("192.0.2.1")
 )
 
-// by has one cluster publish checks.
+// by returns checks as those of one cluster.
 func by(checks ...healthcheck.Check) map[string][]healthcheck.Check {
 	return map[string][]healthcheck.Check{"cluster1": checks}
 }
@@ -213,7 +213,7 @@ func TestSet(t *testing.T) {
 	})
 }
 
-// TestRefusedIsSaid: what is not probed is reported when it changes, and not each time that its zone is set.
+// TestRefusedIsSaid: refused checks are logged when their number changes, and not at each Set of their zone.
 func TestRefusedIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
