@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// fake is an env whose files are a map; nothing of the machine is seen through it.
+// fake is an env whose files are a map and which reads nothing from the machine.
 func fake(files map[string]string, args ...string) (env, *bytes.Buffer, *bytes.Buffer) {
 	var stdout, stderr bytes.Buffer
 	return env{
@@ -40,7 +40,7 @@ func fake(files map[string]string, args ...string) (env, *bytes.Buffer, *bytes.B
 const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
 
 func TestCommandLine(t *testing.T) {
-	const newer = head + "redirects: [10.96.0.10]\nupstream: {fastest: true}\n" // as a later release may have it
+	const newer = head + "redirects: [10.96.0.10]\nupstream: {fastest: true}\n" // a key that a later release may have
 	good := map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\n"}
 	for _, tc := range []struct {
 		name  string
@@ -160,7 +160,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	testutil.Eventually(t, func() error {
 		_, err := ns.TryRun("", bin, "status", "--config", conf, "--json")
 		if err != nil && strings.Contains(p.Output(), "lease granted") {
-			return nil // degraded here: no kube-dns proves the fallback
+			return nil // degraded here: without kube-dns, the fallback is not verified
 		}
 		return err
 	})
@@ -175,7 +175,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	for _, name := range []string{"plugin.log", "plugin.log.1", "watch.json"} {
 		testutil.Must(t, os.WriteFile(filepath.Join(dir, "run", name), nil, 0o600))
 	}
-	// The conflist's entry goes first, through the installer; without one cleanup refuses and leaves all as it is.
+	// The installer must remove the conflist's entry first: otherwise cleanup returns an error and changes nothing.
 	cni := filepath.Join(dir, "net.d")
 	list := filepath.Join(cni, "10-pods.conflist")
 	chained := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": ["10.96.0.10"]}]}`
@@ -207,12 +207,12 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		t.Errorf("cleanup of a link that is not there says\n%s", out)
 	}
 
-	// Next to the role hosts, which is on every node: a node that only left the placement keeps its lines; else they go when it has ended.
+	// While the role hosts runs, cleanup leaves its lines in the hosts file; when the role has ended, cleanup removes them.
 	hosts := filepath.Join(dir, "etc/hosts")
 	const own = "127.0.0.1\tlocalhost\n"
 	const line = "10.96.0.5\tregistry.shop.svc registry.shop.svc.cluster.local # by neardns-agent hosts\n"
 	testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(hosts), 0o755), os.WriteFile(hosts, []byte(own+line), 0o644)))
-	running := nodestate.Hosts{Looked: time.Now()} // a role that looked long ago has ended
+	running := nodestate.Hosts{Looked: time.Now()} // a role whose last check is long ago counts as ended
 	for _, step := range []struct {
 		root, want string
 		ended      bool
@@ -237,7 +237,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	wantNoFolders("after all of these")
-	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and is content
+	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and succeeds
 	var r inspect.Status
 	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || r.Switch || r.Agent != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDeps holds what the agent links: it is on every node, and uses no API server.
+// TestDeps checks what the agent links: it runs on every node and must not use the API server.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {

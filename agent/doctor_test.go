@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestDoctorChangesNothing runs the command on an empty node: it reports all that is missing and makes none of it.
+// TestDoctorChangesNothing runs the command on an empty node: it reports what is missing and creates none of it.
 func TestDoctorChangesNothing(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "doctor")

@@ -60,7 +60,7 @@ func (n *hostsNode) start() {
 	n.running = n.ns.Start(n.command...)
 }
 
-// reboot is what a node comes back with after a power cut: the role starts again, and what it stored below /run is gone.
+// reboot simulates a reboot: it starts the role again without the files that it stored below /run.
 func (n *hostsNode) reboot() {
 	n.t.Helper()
 	n.running.Kill()
@@ -98,7 +98,7 @@ func hostsProgram(t *testing.T) string {
 	return bin
 }
 
-// hostsTroubles are the ways in which kube-dns fails the role.
+// hostsTroubles are the ways in which kube-dns fails to answer the role.
 func hostsTroubles() map[string]func(n *hostsNode) {
 	answer := func(f func(*dns.Msg)) testutil.Behaviour {
 		return testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
@@ -125,7 +125,7 @@ func hostsTroubles() map[string]func(n *hostsNode) {
 	}
 }
 
-// state is what the role stored last. It ends the test if there is none.
+// state returns the role's last record. It ends the test if there is none.
 func (n *hostsNode) state(stateDir string) nodestate.Hosts {
 	n.t.Helper()
 	state, _, err := nodestate.HostsFile(stateDir).Read()

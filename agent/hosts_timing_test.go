@@ -158,7 +158,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 	})
 }
 
-// cpuTime is what a process has used so far, all of its threads.
+// cpuTime returns the CPU time that all threads of a process have used so far.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -180,7 +180,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	return sum
 }
 
-// memoryOf is a line of a process's status, in bytes.
+// memoryOf returns the value of a line of /proc/PID/status, in bytes.
 func memoryOf(t *testing.T, pid int, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

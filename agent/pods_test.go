@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestPodsCommand reads a running agent's socket, and goes by the files where there is none.
+// TestPodsCommand checks that the command reads a running agent's socket, or without an agent the pod files.
 func TestPodsCommand(t *testing.T) {
 	dir := t.TempDir()
 	if err := podfile.Write(dir, podfile.File{

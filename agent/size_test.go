@@ -15,7 +15,7 @@ const (
 	mostMainLines = 800 // of those of the agent altogether
 )
 
-// TestCommandsAreShort holds package main to commands: flags, a call, output. Longer code belongs in a package.
+// TestCommandsAreShort checks that package main has only commands (flags, a call, output). Longer code belongs in a package.
 func TestCommandsAreShort(t *testing.T) {
 	isMain := regexp.MustCompile(`(?m)^package main$`)
 	total := 0

@@ -61,8 +61,8 @@ func TestGOGCInTheEnvironmentHolds(t *testing.T) {
 		func(n int) int { t.Errorf("set to %d", n); return 0 })
 }
 
-// TestCgroupIsRead runs this test again inside a cgroup with a limit: the reading itself is a library's, and it must be
-// right for the cgroup version of the machine at hand.
+// TestCgroupIsRead runs itself again inside a cgroup with a limit. It checks that the library reads the limit with this machine's cgroup
+// version.
 func TestCgroupIsRead(t *testing.T) {
 	if os.Getenv("NEARDNS_IN_CGROUP") != "" {
 		limit, err := memlimit.FromCgroup()

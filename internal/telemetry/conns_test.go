@@ -88,7 +88,7 @@ func TestEndpointIsBounded(t *testing.T) {
 	wg.Wait()
 }
 
-// A source that has fewer connections than another one never loses one to it.
+// A client address with fewer connections than another one never loses one to it.
 func TestConnectionsAreSharedBySource(t *testing.T) {
 	l := &fairListener{max: 8}
 	var gone []*countedConn
@@ -126,7 +126,7 @@ func TestConnectionsAreSharedBySource(t *testing.T) {
 	want("closed once", 39, map[string]int{"10.0.0.1": 3, "10.0.0.2": 3, "10.0.0.3": 1, "10.0.0.4": 1})
 }
 
-// Two scrapes are in work at a time, others wait, and a client that does not read blocks no other.
+// At most two requests run at the same time, others wait, and a client that does not read blocks no other.
 func TestScrapesTakeTurns(t *testing.T) {
 	var now, most atomic.Int64
 	release := make(chan struct{})

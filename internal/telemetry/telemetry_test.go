@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// everything counts each thing once, so that every series is there.
+// everything records each kind of event, so that every series exists.
 func everything() *Metrics {
 	m := New("v0.1.0")
 	addr := netip.MustParseAddr("169.254.20.11")
@@ -93,7 +93,7 @@ func TestKernelHitsAuto(t *testing.T) {
 	}
 }
 
-// Without a watch there is no series about it.
+// Without a watch, its series do not exist.
 func TestNoWatch(t *testing.T) {
 	m := New("v0.1.0")
 	m.CollectWatch(func() (nodestate.Watch, bool) { return nodestate.Watch{}, false })
@@ -108,7 +108,7 @@ func TestNoWatch(t *testing.T) {
 	}
 }
 
-// A file with a fault that is put back as it was is no reload, and nothing is wrong any more.
+// If a faulty file becomes what it was before, that is no reload, and config_ok is 1 again.
 func TestConfigOK(t *testing.T) {
 	m := New("v0.1.0")
 	for i, step := range []struct {
@@ -125,7 +125,7 @@ func TestConfigOK(t *testing.T) {
 	}
 }
 
-// TestLeaseGone: a lease that is not wanted has no series, and one that is wanted again counts from the start.
+// TestLeaseGone checks that a removed lease has no series, and that its counts start at zero when it is wanted again.
 func TestLeaseGone(t *testing.T) {
 	m := New("v0.1.0")
 	addr := netip.MustParseAddr("169.254.20.11")
@@ -275,7 +275,7 @@ neardns_switch_restored_total 1
 }
 
 // TestGathersTogether checks that one page has our metrics and those of the default registry, where CoreDNS's are, and
-// that a switch that cannot be read leaves the rest.
+// that the other metrics are exported even if the switch's counters cannot be read.
 func TestGathersTogether(t *testing.T) {
 	foreign := prometheus.NewCounter(prometheus.CounterOpts{Name: "coredns_test_total", Help: "Stands for CoreDNS's."})
 	prometheus.MustRegister(foreign)
@@ -350,7 +350,7 @@ func waitFor(t *testing.T, _ string, ok func() bool) {
 	}
 }
 
-// TestServeWaitsForItsAddress holds the port first. The endpoint logs that once, and serves when the port is free.
+// TestServeWaitsForItsAddress occupies the port first. The endpoint logs the failure once, and serves when the port is free.
 func TestServeWaitsForItsAddress(t *testing.T) {
 	held, pc := testutil.ListenBoth(t) // a port that no connection gets by chance
 	pc.Close()
@@ -389,7 +389,7 @@ func TestServeOff(t *testing.T) {
 	ServeTCP(context.Background(), slog.New(slog.DiscardHandler), "metrics", netip.AddrPort{}, nil) // returns
 }
 
-// TestServeSocket replaces a dead agent's socket; only root can connect.
+// TestServeSocket checks that the endpoint replaces a dead agent's socket, and that only root can connect.
 func TestServeSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	if err := os.WriteFile(path, nil, 0o644); err != nil {

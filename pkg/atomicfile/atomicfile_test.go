@@ -24,7 +24,7 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-// A file is written whole, with its mode, and nothing is left next to it; what fails leaves the old one.
+// A write sets contents and mode and leaves no temporary file; a failed one leaves the old file.
 func TestWrite(t *testing.T) {
 	for name, o := range map[string]Options{
 		"one name":       {Mode: 0o640, Folder: true},
@@ -60,7 +60,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A leftover of a crash under the temporary name is removed, whatever it is, without waiting for it.
+// A file that a crash left under the temporary name is removed, not opened, even if it is a link.
 func TestWriteOverLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

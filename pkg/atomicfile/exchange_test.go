@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// An exchanger that is killed while it holds what its owner wrote loses none of it: the next run gives it back first.
+// If an exchanger is killed while the owner's text is in a temporary file, Sweep of the next run restores that text.
 func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 	const (
 		before = `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"}]}`
@@ -29,9 +29,9 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 	temp := x.placedName(list, []byte(ours))
 	for _, tc := range []struct {
 		name        string
-		temp, text  string // what lies under the temporary name, and what it holds
-		list        string // what the list holds; "" for none
-		writtenLast bool   // the list, by its owner
+		temp, text  string // the temporary file's name and contents
+		list        string // the contents of the list; "" if it is missing
+		writtenLast bool   // the owner wrote the list after the temporary file
 		want        string
 	}{
 		{"before the exchange", temp, ours, edited, false, edited},
@@ -74,7 +74,7 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 	}
 }
 
-// A file that holds what was read is exchanged, with the old one's attributes; any other stays as it is.
+// A file that still has the contents that were read is replaced and keeps its attributes; any other stays as it is.
 func TestExchanger(t *testing.T) {
 	x := Exchanger{Prefix: ".x-"}
 	dir := t.TempDir()
@@ -115,14 +115,14 @@ func TestExchanger(t *testing.T) {
 	}
 }
 
-// However often the owner puts a new file into the place while its text is given back, the last one stands there in the end.
+// However often the owner replaces the file while its text is being restored, its last text is in place at the end.
 func TestExchangerAgainstAnOwnerThatGoesOn(t *testing.T) {
 	dir := t.TempDir()
 	file, temp := filepath.Join(dir, "f"), filepath.Join(dir, "temp")
 	testutil.Must(t, os.WriteFile(temp, []byte("new"), 0o600))
 	ours, err := os.Stat(temp)
 	testutil.Must(t, err)
-	// The owner's files are pipes: what reads one waits until the owner writes into it, under another name.
+	// The owner's files are pipes: reading one blocks until the test writes into it by its other name.
 	const last = 5
 	owners := filepath.Join(t.TempDir(), "owners-")
 	texts := make([]os.FileInfo, last+1)
@@ -141,7 +141,7 @@ func TestExchangerAgainstAnOwnerThatGoesOn(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- replace(temp, file, []byte("before")) }()
 	write := func(i int, text string, meanwhile func()) {
-		f, err := os.OpenFile(owners+strconv.Itoa(i), os.O_WRONLY, 0) // waits for the reader
+		f, err := os.OpenFile(owners+strconv.Itoa(i), os.O_WRONLY, 0) // blocks until replace reads the pipe
 		testutil.Must(t, err)
 		meanwhile()
 		_, err = f.WriteString(text)
@@ -167,7 +167,7 @@ func TestExchangerAgainstAnOwnerThatGoesOn(t *testing.T) {
 		}
 	}
 	if err == nil {
-		write(last-1, strconv.Itoa(last-1), func() {}) // what comes out is what was put in last
+		write(last-1, strconv.Itoa(last-1), func() {}) // the file that comes out is the one that was put in last
 		err = <-ended
 	}
 	if !errors.Is(err, ErrMoved) || !placed(texts[last]) || names(t, dir) != "f" {
@@ -175,7 +175,7 @@ func TestExchangerAgainstAnOwnerThatGoesOn(t *testing.T) {
 	}
 }
 
-// setAttributes gives a file some of each kind that this machine's filesystem takes.
+// setAttributes gives a file one extended attribute of each kind that this machine's filesystem supports.
 func setAttributes(t *testing.T, file string) map[string]string {
 	t.Helper()
 	set := map[string]string{}
@@ -190,7 +190,7 @@ func setAttributes(t *testing.T, file string) map[string]string {
 	return set
 }
 
-// Without CAP_SYS_ADMIN a label can be set where SELinux is, and nowhere else: then nothing is replaced.
+// Without CAP_SYS_ADMIN, a process cannot set most attributes security.*: copyAttributes then returns ErrAttributes.
 func TestAttributesThatCannotBeKept(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "f")

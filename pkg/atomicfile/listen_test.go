@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestListen: the second takes the first one's place, and the first one's end leaves it there.
+// TestListen checks that a second listener replaces the first one's socket, and that closing the first leaves it in place.
 func TestListen(t *testing.T) {
 	for _, network := range []string{"unix", "unixpacket"} {
 		t.Run(network, func(t *testing.T) {

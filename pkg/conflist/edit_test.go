@@ -207,7 +207,7 @@ func TestFromPlugin(t *testing.T) {
 	}
 }
 
-// Each refused list, and what the error must contain. No text is returned that could be written by mistake.
+// Each refused list, with the text that the error must contain. No list is returned that could be written by mistake.
 func TestRefused(t *testing.T) {
 	tests := map[string]string{
 		"":                                    "empty",
@@ -265,7 +265,7 @@ func TestCheckVersion(t *testing.T) {
 		`{"name":"n","cniVersions":["0.3.1","1.0.0"],"plugins":[{"type":"a"}]}`:              true,
 		`{"name":"n","cniVersions":["0.1.0","1.0.0"],"plugins":[{"type":"a"}]}`:              true,
 		`{"name":"n","cniVersions":["1.0.0","x"],"plugins":[{"type":"a"}]}`:                  true,
-		`{"name":"n","cniVersions":["1.0.0","1.2.0"],"plugins":[{"type":"a"}]}`:              false, // a later runtime takes the highest that it knows
+		`{"name":"n","cniVersions":["1.0.0","1.2.0"],"plugins":[{"type":"a"}]}`:              false, // a later runtime may use 1.2.0
 		`{"name":"n","cniVersion":"2.0.0","cniVersions":["1.0.0"],"plugins":[{"type":"a"}]}`: false,
 	} {
 		n, err := Read([]byte(list))
@@ -278,7 +278,7 @@ func TestCheckVersion(t *testing.T) {
 	}
 }
 
-// FuzzEdit holds that an edit keeps what is not ours, can be undone to the byte, and is done once.
+// FuzzEdit checks that an edit keeps all foreign text, can be undone byte for byte, and is not repeated.
 func FuzzEdit(f *testing.F) {
 	for _, s := range []string{flannel, flannelWithOurs, `{"name":"n","plugins":[{"type":"neardns"},{"type":"a"}]}`, `{"name":"n","type":"a"}`, `{"a":[1,{"b":"]"}],"name":"\u00e9","plugins":[{"type":"x","y":"},{"}]}`} {
 		f.Add([]byte(s))

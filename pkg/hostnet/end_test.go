@@ -11,12 +11,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// An end gets what the call names, in another netns too, and the second time there is nothing to do.
+// The calls set the named properties, in another netns too, and a second time they change nothing.
 func TestEnd(t *testing.T) {
 	testutil.RequireRoot(t)
 	here, there := testutil.NewNS(t, "host"), testutil.NewNS(t, "pod")
 	for _, ns := range []*testutil.NetNS{here, there} {
-		ns.Sysctl("net.ipv6.conf.default.disable_ipv6", "1") // as on hosts where new links start without
+		ns.Sysctl("net.ipv6.conf.default.disable_ipv6", "1") // as on hosts where new links have IPv6 disabled
 	}
 	open := func(ns *testutil.NetNS) Handle {
 		h, err := OpenHandle(ns.FD())

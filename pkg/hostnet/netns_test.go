@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Without CAP_SYS_ADMIN, which node-cache's manifest does not give, code runs in the caller's own netns and nowhere else. This is why the
-// library's pkg/ns is not used: it enters that netns, too. If it stops doing that, use it.
+// Without CAP_SYS_ADMIN, which node-cache's manifest does not grant, InNetNS still runs code in the caller's own netns. The library's
+// pkg/ns does not, because it always calls setns. If it stops doing that, use it instead of InNetNS.
 func TestEntersWithoutSysAdmin(t *testing.T) {
 	testutil.RequireRoot(t)
 	if !testutil.InChild(t, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin") {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzSplitMessages: whatever comes, messages are parts of it in order, or there is an error.
+// FuzzSplitMessages checks for any input that the messages are its parts in order, or that there is an error.
 func FuzzSplitMessages(f *testing.F) {
 	message := func(length uint32, data string) []byte {
 		b := make([]byte, unix.SizeofNlMsghdr, 64)
@@ -44,7 +44,7 @@ func FuzzSplitMessages(f *testing.F) {
 	})
 }
 
-// The iterator reads one datagram, hands out its messages in order, and stops where its caller stops.
+// The iterator reads one datagram, yields its messages in order, and stops when its caller does.
 func TestReceiveIter(t *testing.T) {
 	message := func(kind netlink.HeaderType, flags netlink.HeaderFlags, data string) []byte {
 		m := netlink.Message{Header: netlink.Header{Length: uint32(unix.SizeofNlMsghdr + len(data)), Type: kind, Flags: flags}, Data: []byte(data)}
@@ -96,7 +96,7 @@ func TestReceiveIter(t *testing.T) {
 	}
 }
 
-// Reading routes and links never panics, whatever the kernel reports.
+// The parsers of routes and links never panic, whatever the kernel sends.
 func FuzzReadAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, unix.SizeofRtMsg))
@@ -110,7 +110,7 @@ func FuzzReadAnswers(f *testing.F) {
 	})
 }
 
-// A commit next to the last part of a dump is reported by the closing message alone.
+// If the listed objects change during the last part of a dump, only the message that ends the dump has the flag.
 func TestInterrupted(t *testing.T) {
 	done := netlink.Header{Type: netlink.Done, Flags: netlink.Multi}
 	flagged := done
@@ -123,7 +123,7 @@ func TestInterrupted(t *testing.T) {
 		"whole":            {[]netlink.Message{{}, {Header: done}}, false},
 		"interrupted":      {[]netlink.Message{{}, {Header: flagged}}, true},
 		"only its end":     {[]netlink.Message{{Header: flagged}}, true},
-		"said by a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // the reader of parts looks itself
+		"said by a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // request checks each part
 		"an error message": {[]netlink.Message{{Header: netlink.Header{Type: netlink.Error, Flags: unix.NLM_F_DUMP_INTR}}}, false},
 	} {
 		if got := interrupted(c.messages); got != c.want {
@@ -132,7 +132,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// An address that changes during a list of addresses does not fail a pod's start: the list is read once more.
+// If the addresses change during a dump, request reads the list again, so the change does not fail a pod's start.
 func TestRequestRepeatsInterrupted(t *testing.T) {
 	part := netlink.Message{Header: netlink.Header{Type: unix.RTM_NEWADDR}, Data: []byte("part")}
 	flagged := part

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A watcher that does not read must not lose the news that something changed, whatever the kernel's queue drops.
+// If the kernel drops messages because the watch reads too slowly, the watch must still tick.
 func TestWatchOverrun(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
@@ -29,7 +29,7 @@ func TestWatchOverrun(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// None of what arrives matters, so a tick reports what did not. The reader stands still while there is news.
+	// No message matters to this watch, so each tick means that messages were dropped. reads stops the reader while the links change.
 	var reads sync.Mutex
 	var seen atomic.Int64
 	ticks := follow(ctx, conn, func([]netlink.Message) bool {
@@ -54,7 +54,7 @@ func TestWatchOverrun(t *testing.T) {
 		testutil.Receive(t, ticks)
 	}
 	overrun()
-	// Once a change comes through again, the queue is empty and nothing more of the first overrun ticks.
+	// When a later change is received, the queue is empty, and the first overrun causes no more ticks.
 	testutil.Eventually(t, func() error {
 		before := seen.Load()
 		ns.Run("ip", "link", "set", "lo", "mtu", "1500")
@@ -68,13 +68,13 @@ func TestWatchOverrun(t *testing.T) {
 	case <-ticks:
 	default:
 	}
-	overrun() // the watch goes on
+	overrun() // the watch still works
 	cancel()
 	for range ticks {
 	}
 }
 
-// Watch reports all that comes where no filter is set, in the netns that it was given, and ends with its context.
+// Without a filter, Watch reports every change in the given netns, and it ends with its context.
 func TestWatch(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
@@ -93,7 +93,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A change in another netns is not among the messages that come before a later one in ours.
+// A watch does not receive a change in another netns.
 func TestWatchIsOfOneNetns(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, other := testutil.NewNS(t, "host"), testutil.NewNS(t, "other")

@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Way decides from the pod's links, routes and neighbours alone whether its packets come through this host.
+// Way finds out from links, routes and neighbours whether the pod's packets enter this host.
 func TestWay(t *testing.T) {
 	testutil.RequireRoot(t)
 	type world struct{ host, pod, other *testutil.NetNS }
@@ -212,7 +212,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// A path that cannot be determined is another error than one that leads elsewhere: the plugin must not record it as a reason.
+// If the path cannot be determined, the error is not a *WayError, which the plugin would record as the reason for not steering the pod.
 func TestWayThatCannotBeTold(t *testing.T) {
 	testutil.RequireRoot(t)
 	null, err := os.Open(os.DevNull)

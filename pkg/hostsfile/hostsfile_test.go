@@ -52,7 +52,7 @@ func TestApply(t *testing.T) {
 		"ours, with carriage return": {text: "a\r\n" + line4 + "\r\n", want: "a\r\n" + both},
 		"foreign lines behind ours":  {text: "a\n" + both + "b\n", want: "a\nb\n" + both},
 		"the marker amid a line":     {text: "1.2.3.4 a " + Marker + " no\n", want: "1.2.3.4 a " + Marker + " no\n" + both},
-		"half a line of ours": { // without its marker it counts as a foreign line
+		"half a line of ours": { // without the marker it is another program's line
 			text: "a\n10.96.0.5\tregistry.shop.svc registry", left: []string{"registry.shop.svc"},
 			want: "a\n10.96.0.5\tregistry.shop.svc registry\n10.96.0.5\tregistry.shop.svc.cluster.local " + Marker + note +
 				"\nfd00:10:96::5\tregistry.shop.svc.cluster.local " + Marker + "\n"},
@@ -99,7 +99,7 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// hold checks what holds for every text and all entries.
+// hold checks properties that hold for every text and all entries.
 func hold(t *testing.T, text []byte, entries []Entry) {
 	t.Helper()
 	kept := bytes.Clone(text)

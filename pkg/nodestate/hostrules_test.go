@@ -41,7 +41,7 @@ func TestHostRules(t *testing.T) {
 	}
 }
 
-// Each reader can make the rules again from the file. An ADD puts its own addresses first and keeps the others, because pods use them.
+// A reader can restore the rules from the file. With puts the caller's own addresses first and keeps the others, because pods may use them.
 func TestHostRulesSwitch(t *testing.T) {
 	addr := netip.MustParseAddr
 	old := steer.Redirect{ClusterDNS: addr("10.96.0.9"), Steering: addr("169.254.20.12")}
@@ -59,7 +59,7 @@ func TestHostRulesSwitch(t *testing.T) {
 	}
 	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	kept := whole
-	kept.Exempt = nil // the agent's, from the pods' own files
+	kept.Exempt = nil // not stored: only the agent knows it, from the pod files
 	if diff := cmp.Diff(kept, read.Switch.Host(), same); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

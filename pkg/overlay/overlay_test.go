@@ -19,8 +19,8 @@ func settings(nameservers, searches, options string) resolvconf.Settings {
 	return resolvconf.Settings{Nameservers: strings.Fields(nameservers), Searches: strings.Fields(searches), Options: strings.Fields(options)}
 }
 
-// decode reads rules from JSON, with all faults at once: one error a line, each beginning with the field's path.
-// field is what the rules are called where they stand, such as "dns".
+// decode reads rules from JSON. The error has all faults, one on each line, which begins with the field's path. field is the path of the
+// rules, for example "dns".
 func decode(field string, data []byte) (*Rules, error) {
 	v, err := strict.JSON("", field, data)
 	if err != nil {
@@ -66,7 +66,7 @@ dns.excess: 1 is not known: write one of truncate, refuse`,
 	}
 }
 
-// Reading a written value gives the same value.
+// Rules that are written and read again are the same.
 func TestRulesAreKept(t *testing.T) {
 	for _, text := range []string{
 		`{}`,
@@ -98,7 +98,7 @@ func TestCompletion(t *testing.T) {
 	if (Rules{}).Completion("x") || !mustDecode(t, `{"namespaces": {"on": {"searchCompletion": true}}}`).Completion("on") {
 		t.Error("off is not the default, or a namespace cannot turn it on")
 	}
-	// The plugin gets the rest.
+	// ForPlugin returns everything else.
 	if d := cmp.Diff(mustDecode(t, `{"namespaces": {"silent": {"options": ["ndots:1"]}}}`), ptr(r.ForPlugin())); d != "" || r.SearchCompletion == nil {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -189,11 +189,11 @@ func TestPrecedence(t *testing.T) {
 				}
 				return
 			}
-			// The part that is left for the agent gives the same without a node.
+			// The overlay that Apply returned gives the same settings without the node.
 			if d := cmp.Diff(r.Settings, Reapply(all, own, w.limits, w.excess).Settings); d != "" {
 				t.Errorf("laid again (-first +second):\n%s", d)
 			}
-			// And twice is as once.
+			// Applied twice, it gives the same settings.
 			if d := cmp.Diff(r.Settings, Reapply(all, r.Settings, w.limits, w.excess).Settings); d != "" {
 				t.Errorf("laid over itself (-first +second):\n%s", d)
 			}
@@ -235,7 +235,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// A node whose resolv.conf cannot be read has the other levels all the same.
+// If the node's resolv.conf cannot be read, levels that do not need it still apply.
 func TestNodeUnknown(t *testing.T) {
 	r := mustDecode(t, `{"options": ["ndots:2"], "namespaces": {"shop": {"policy": "Default"}}}`)
 	w := r.For("dns", "shop", nil)

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// A setting that no usual pod gets as intended is reported, with its line, before there is such a pod.
+// Warnings reports each setting that a typical pod does not get as intended, with its field.
 func TestWarnings(t *testing.T) {
 	long := strings.Repeat("a", 60) + ".example"
 	for name, tc := range map[string]struct {
@@ -59,7 +59,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// Options that no resolver knows stay, go, or take their level along; a pod's own always stay.
+// An overlay's options that no resolver knows are kept, dropped, or cause its level to be ignored. The pod's own options always stay.
 func TestUnknownOptions(t *testing.T) {
 	own := settings("10.96.0.10", "a.example", "ndots:5 own-nonsense")
 	for unknown, want := range map[string]struct{ options, ignored string }{

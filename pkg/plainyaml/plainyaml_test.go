@@ -51,7 +51,7 @@ options:
 	}
 }
 
-// Each refusal names the line and what to do.
+// Each error names the line and the remedy.
 func TestRefused(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"", "nothing is written there"},
@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 		{"---\na: b", "documents"},
 		{"a: |\n  b", "put it in quotes"},
 		{"a: b c", "no plain word"},
-		{"A: [0?]", "no plain word"}, // taken once, refused by the library
+		{"A: [0?]", "no plain word"}, // an earlier version accepted it, the library refuses it
 		{"a: größe", "no plain word"},
 		{"a: [b:]", "a colon where YAML begins a value"},
 		{"a: +5", "no plain word"},
@@ -110,8 +110,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// sameAsLibrary reports whether a YAML library takes the text for the same. Equal keys it refuses, which here is the decoder's
-// part.
+// sameAsLibrary fails the test if a YAML library reads the text differently. It skips texts with duplicate keys: the library refuses them,
+// while JSON leaves that to the decoder of its output.
 func sameAsLibrary(t *testing.T, in string, got []byte) {
 	t.Helper()
 	if hasEqualKeys(t, got) {
@@ -128,7 +128,7 @@ func sameAsLibrary(t *testing.T, in string, got []byte) {
 		into *any
 	}{{got, &a}, {theirs, &b}} {
 		d := json.NewDecoder(strings.NewReader(string(x.text)))
-		d.UseNumber() // 1 and 1.0 are two
+		d.UseNumber() // 1 and 1.0 are different
 		if err := d.Decode(x.into); err != nil {
 			t.Fatalf("%q: not JSON (%v): %s", in, err, x.text)
 		}
@@ -138,7 +138,7 @@ func sameAsLibrary(t *testing.T, in string, got []byte) {
 	}
 }
 
-// hasEqualKeys reports whether an object in the JSON has one key twice.
+// hasEqualKeys reports whether an object in the JSON has a key twice.
 func hasEqualKeys(t *testing.T, text []byte) bool {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(string(text)))
@@ -160,7 +160,7 @@ func hasEqualKeys(t *testing.T, text []byte) bool {
 			found = walk() || found
 		}
 		if _, ok := token.(json.Delim); ok {
-			_, _ = d.Token() // its end
+			_, _ = d.Token() // the closing bracket or brace
 		}
 		return found
 	}
@@ -186,7 +186,7 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("%q: not JSON: %q", in, got)
 		}
 		if json.Valid([]byte(in)) {
-			return // not read as YAML at all
+			return // text that is JSON already is returned as it is
 		}
 		sameAsLibrary(t, in, got)
 	})

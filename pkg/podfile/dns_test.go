@@ -62,7 +62,7 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// Older agents read the files of newer plugins as long as the version is the same, and pass over what they do not know.
+// An agent reads the file of a newer plugin with the same format version. It ignores unknown fields, and refuses unknown values.
 func TestUnknownFieldsAndValues(t *testing.T) {
 	dir := t.TempDir()
 	for _, tc := range []struct {

@@ -60,7 +60,7 @@ func TestWriteReadRemove(t *testing.T) {
 	}
 }
 
-// The dash separates; names that hold dashes themselves must not meet in one file.
+// A dash separates container ID and interface name. Names that contain dashes must still give different files.
 func TestNamesDoNotCollide(t *testing.T) {
 	dir := t.TempDir()
 	keys := []Key{{"a", "b-c"}, {"a-b", "c"}, {"a", "b%2Dc"}, {"a-b-c", "eth0"}}
@@ -160,7 +160,7 @@ func TestSiblings(t *testing.T) {
 func TestTableIsTheSameFromEachSide(t *testing.T) {
 	eth0, net1 := sample("a", "eth0"), sample("a", "net1")
 	eth0.Decisions[1].State = Steered
-	net1.Decisions[0].Redirect.Steering = netip.MustParseAddr("169.254.20.99") // in conflict with eth0
+	net1.Decisions[0].Redirect.Steering = netip.MustParseAddr("169.254.20.99") // another steering address than eth0 has
 	net1.Decisions = append(net1.Decisions, Decision{State: Steered, Redirect: steer.Redirect{
 		ClusterDNS: netip.MustParseAddr("10.96.0.9"), Steering: netip.MustParseAddr("169.254.20.12"),
 	}})
@@ -274,7 +274,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// An accepted file can be written, stays inside the folder and is found again.
+		// A file that decode accepts can be written, and Read finds it with the same contents.
 		dir := t.TempDir()
 		if err := Write(dir, file); err != nil {
 			t.Fatalf("write what was read: %v", err)
@@ -290,7 +290,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// Two who amend one file at once both get their say.
+// Concurrent calls of Amend for one file lose no change.
 func TestAmend(t *testing.T) {
 	dir := t.TempDir()
 	if err := Amend(dir, "abc", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {

@@ -109,7 +109,7 @@ func TestDecodeOverlayFaults(t *testing.T) {
 	}
 }
 
-// FuzzDecodeOverlay: never a panic, and what is accepted is what Form accepts, and stands in a resolv.conf.
+// FuzzDecodeOverlay checks that decoding never panics, and that Form accepts an accepted overlay and Print can write it.
 func FuzzDecodeOverlay(f *testing.F) {
 	f.Add([]byte(`{"policy": "None", "nameservers": ["10.96.0.10"], "search": ["a"], "options": [{"name": "ndots", "value": 2}, {"name": "edns0"}]}`))
 	f.Add([]byte(`[{"options": [{"name": "ndots"}, {"value": 1}]}]`))
@@ -135,7 +135,7 @@ func FuzzDecodeOverlay(f *testing.F) {
 	})
 }
 
-// TestReadme: the overlay shown in README.md is one.
+// TestReadme checks that the example in README.md is a valid overlay.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -152,7 +152,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// The time that an annotation takes is the node's: thousands of keys end the reading early, with one fault.
+// An annotation must not cost the node much CPU time: one with thousands of keys is refused with one fault.
 func TestManyKeysAreRefused(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("{")

@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// An overlay that spares a pod's names from outside the walk through its search list.
+// With this overlay, a pod queries names outside the cluster without trying its search list first.
 func Example() {
 	host, err := resolvconf.Parse([]byte("nameserver 10.1.1.10\nsearch foo.com\noptions ndots:1\n")).Host()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// odd holds one of each oddity that resolv.conf files have.
+// odd has one example of each oddity of resolv.conf files.
 const odd = "# made by hand\n" +
 	"; an older comment\r\n" +
 	"\n" +
@@ -168,8 +168,8 @@ func TestWithRefusesWhatIsNoWord(t *testing.T) {
 	}
 }
 
-// FuzzFile holds for every file: printed as read; rewritten with its own settings it is the same bytes; rewritten with anything
-// else it reports that, and every line without a part in it is still there, in order.
+// FuzzFile checks for any file that Bytes returns what Parse read, that With changes no byte if the settings are the file's own, and that
+// With other settings the result has them and keeps all other lines in their order.
 func FuzzFile(f *testing.F) {
 	f.Add([]byte(odd), "10.0.0.1 10.0.0.2", "a b", "ndots:1 x")
 	f.Add([]byte("nameserver\nsearch"), "", ".", "a: a")
@@ -205,7 +205,7 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// others are the lines of a file that no settings replace.
+// others returns the lines of a file that With never replaces.
 func others(f *File) []string {
 	var out []string
 	for _, l := range f.lines {

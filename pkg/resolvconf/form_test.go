@@ -34,7 +34,7 @@ func codes(notes []Note) []Code {
 	return out
 }
 
-// plain is a node as most are.
+// plain returns a typical node.
 func plain() Node {
 	return Node{
 		Host:          ptr(settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:1 rotate timeout:2")),
@@ -43,7 +43,7 @@ func plain() Node {
 	}
 }
 
-// TestOwn is the kubelet's part. integration/kubelet-dns compares it with the kubelet itself; here is what it means.
+// TestOwn checks the settings without an overlay, which the kubelet computes too; integration/kubelet-dns compares with the kubelet itself.
 func TestOwn(t *testing.T) {
 	const cluster = "ns1.svc.cluster.local svc.cluster.local cluster.local"
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestOwn(t *testing.T) {
 				c.node(&n)
 			}
 			c.pod.Namespace = "ns1"
-			for range 20 { // no map's order may show
+			for range 20 { // the result must not depend on a map's order
 				r := Form(n, c.pod, nil, Limits{}, Truncate)
 				if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("(-want +got):\n%s", diff)
@@ -219,7 +219,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestArguments: what is passed in stays as it was, and what comes out is the caller's.
+// TestArguments checks that Form changes no argument, and that its result shares no memory with one.
 func TestArguments(t *testing.T) {
 	arguments := func() (Node, Pod, *Overlay) {
 		n := plain()
@@ -244,7 +244,7 @@ func TestArguments(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	// 247 characters behind "search ", with the end of the line 255.
+	// 247 characters; with "search " and the line end, 255.
 	fits := domains(4, 60) + " abc"
 	for name, c := range map[string]struct {
 		have Settings
@@ -290,8 +290,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzForm: whatever a pod and an overlay say, the pod has settings; an overlay of words that may stand in one is merged or
-// dropped whole, and what was dropped leaves no trace.
+// FuzzForm checks for any pod and overlay that the overlay is applied or dropped as a whole, and never removes the last nameserver.
 func FuzzForm(f *testing.F) {
 	f.Add("nameserver 1.1.1.1\nsearch a", "None", "1.1.1.1", "a b", "ndots:2", "", "9.9.9.9", "x", "ndots:1", uint8(0))
 	f.Add("options ndots:2", "ClusterFirst", "", "", "", "None", "9.9.9.9 8.8.8.8 7.7.7.7 6.6.6.6", strings.Repeat("a.b ", 40), "edns0", uint8(255))
@@ -354,7 +353,7 @@ func TestNdots(t *testing.T) {
 	}
 }
 
-// Laying two overlays one after the other, and their stack at once, is the same, and so is one with its policy spelt out.
+// Applying two overlays one after the other gives the same as applying their Over, with or without Spell.
 func TestOverAndSpell(t *testing.T) {
 	host := settings("192.0.2.1", "corp.example", "timeout:3")
 	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local",
@@ -366,7 +365,7 @@ func TestOverAndSpell(t *testing.T) {
 		{Policy: None, Settings: settings("9.9.9.9", "", "ndots:2")}, {Settings: settings("local", "", "ndots:3")},
 		{Policy: ClusterFirst, Settings: settings("1.1.1.1 local", "", "")}, {Policy: Default}, {Policy: ClusterFirst, Settings: settings("", "z.example", "ndots:2")},
 	}
-	// The word itself is no nameserver: it is laid as what it stands for.
+	// Form does not accept the word Local, so Spell replaces it first.
 	form := func(pod Pod, o Overlay) Result {
 		if o.NamesLocal() {
 			o = o.Spell(node, pod.Namespace)
@@ -377,7 +376,7 @@ func TestOverAndSpell(t *testing.T) {
 		first := form(pod(own), below)
 		for j, above := range overlays {
 			want := form(pod(first.Settings), above).Settings
-			// The word is spelt before anything is laid over it: only then it is known which nameservers it is about.
+			// An overlay with the word Local must be spelled before Over, because its effect depends on the nameservers below.
 			if got := form(pod(own), above.Over(below)).Settings; !above.NamesLocal() && !below.NamesLocal() && !reflect.DeepEqual(got, want) {
 				t.Errorf("%d over %d: %+v, want %+v", j, i, got, want)
 			}
@@ -395,7 +394,7 @@ func TestOverAndSpell(t *testing.T) {
 	}
 }
 
-// TestLocal: the local address takes the place of the cluster DNS address, and nothing else changes.
+// TestLocal checks that the word Local replaces each cluster DNS address by the local address, and no other nameserver.
 func TestLocal(t *testing.T) {
 	node := Node{ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "c.l",
 		Locals: map[string]string{"10.96.0.10": "169.254.20.10", "fd00:96::a": "fd00:90de:d95::a"}}

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// seedPod is the proposal's pod, as far as DNS goes. The proposal's dnsParams are our overlay.
+// seedPod has the DNS part of a pod in Kubernetes's proposal of dnsParams, which are decoded as an overlay.
 type seedPod struct {
 	Metadata struct{ Namespace string }
 	Spec     struct {
@@ -22,7 +22,7 @@ type seedPod struct {
 	}
 }
 
-// TestSeed holds us to the examples of the proposal: host.conf is its node, each .yaml its pod.
+// TestSeed checks the examples of the proposal: host.conf is the node's resolv.conf, each .yaml a pod.
 func TestSeed(t *testing.T) {
 	text, err := os.ReadFile("testdata/seed/host.conf")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestSeed(t *testing.T) {
 					golden.File(t, file, printed(t, r.Settings))
 				}
 			}
-			// As the pod's own dnsConfig, which is what became of dnsParams, it gives the same.
+			// The same settings as the pod's dnsConfig, which dnsParams became, give the same result.
 			p.Config = &overlay.Settings
 			golden.File(t, file, printed(t, Form(node, p, nil, Limits{}, Truncate).Settings))
 		})

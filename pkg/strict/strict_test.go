@@ -93,7 +93,7 @@ top.bb: unknown key: write "b"`
 	}
 }
 
-// Each value of JSON knows its line.
+// Each value of a JSON text has its line.
 func TestLines(t *testing.T) {
 	v, err := JSON("f", "", []byte("\n{\"a\":\n [1,\n\n {\"b\": \"x\\ny\", \"c\":\n2}]}\n"))
 	if err != nil {
@@ -122,7 +122,7 @@ func TestIsDomain(t *testing.T) {
 	}
 }
 
-// FuzzJSON: never a panic, what is JSON for encoding/json is here too, and every value that is found in it has a kind and a field.
+// FuzzJSON checks that JSON never panics, accepts the same texts as encoding/json, and that each value has a kind, a place and a field.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"a": [1, "b", null, true, {"": -1e9}], "a": "\ud800"}`))
 	f.Add([]byte(` [[], {}, ""] `))

@@ -27,7 +27,7 @@ var (
 	now     = started.Add(1000 * time.Second)
 )
 
-// fakeNode is a node of a fake cluster, and what its agent does.
+// fakeNode is a node of a fake cluster, with its agent's answers.
 type fakeNode struct {
 	name     string
 	phase    corev1.PodPhase // "": it has no agent
@@ -181,7 +181,7 @@ func (f *fakeAPI) command(t *testing.T, line string) (code int, stdout, stderr s
 	return code, out.String(), errs.String()
 }
 
-// healthy is what the agent of a healthy node reports.
+// healthy returns the report of a healthy node's agent.
 func healthy() overview.Node {
 	return overview.Node{Version: "v1.0.0", Instance: "abc", Started: started, Time: now, Serving: true,
 		Leases: []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true}, {Address: "169.254.20.11", Protocol: "tcp", Held: true}},

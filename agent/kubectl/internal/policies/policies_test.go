@@ -20,7 +20,7 @@ func samples(t *testing.T) (out []networkingv1.NetworkPolicy) {
 	for name, spec := range map[string]string{
 		"shop/restrict": web + dns,
 		"pay/restrict":  web + "egress: [{to: [{podSelector: {}}], ports: [{protocol: UDP, port: dns}]}]",
-		// A policy for other pods of the namespace opens nothing for these.
+		// A policy for other pods of the namespace allows nothing for these.
 		"pay/other": "podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], " + steering,
 		// The sample next to the restricting policy, for the same pods or for all.
 		"open/restrict": web + dns, "open/steering": web + steering,
