@@ -176,7 +176,8 @@ func (n *Node) forgetFallback(addr netip.Addr) {
 	n.Recorder.FallbackGone(addr)
 }
 
-// writeVerified writes those verified fallbacks that the plan has to the record on disk, if the record differs.
+// writeVerified writes those verified fallbacks that the plan has to the record on disk, or none if no pod may be steered. It writes only
+// if the record differs or cannot be read.
 func (n *Node) writeVerified(s plan.Plan) {
 	n.mu.Lock()
 	var want []netip.Addr

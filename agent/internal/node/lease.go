@@ -117,7 +117,7 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 			return
 		}
 		// All targets are probed at the same instants, because waking the process costs more than a probe does. A failed probe is
-		// repeated sooner, because the lease is about to expire.
+		// repeated sooner, because a lease that is held expires soon.
 		wait := tick.UntilGrid(s.Terms.Renew)
 		if !n.judge(t, result, s.Terms.Lifetime) {
 			wait = min(wait, max(0, s.Terms.Renew/2-time.Since(begun)))

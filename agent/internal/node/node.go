@@ -187,7 +187,7 @@ type Node struct {
 	ended     chan struct{} // closed when Run has ended
 	queryNow  tick.Chan     // wakes up runQueries, which queries the upstreams unless one answered a client within queryIdle
 	tryNow    tick.Chan     // makes runTrials start the pod trials that are due
-	leaseLock sync.Mutex    // held by grant and conclude, so that no lease is renewed right after conclude withdrew it; locked before mu
+	leaseLock sync.Mutex    // held by grant and conclude, so that grant renews no lease right after conclude withdrew it; locked before mu
 
 	mu sync.Mutex // guards state, which Status reads
 	state
@@ -238,8 +238,9 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 			queries: queries{paths: map[netip.Addr]lease.Path{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
-// Run reconciles the node with its plan until ctx ends or a successor takes the node over (Yield). If ctx ends, it withdraws the leases
-// and stops the server. It returns nil after an orderly stop. Call it once.
+// Run reconciles the node with its plan until ctx ends or a successor takes the node over (Yield), and then stops the server. It withdraws
+// the leases first, unless a successor takes over, even one whose handover was under way when ctx ended. It returns nil after an orderly
+// stop. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	n.readVerified()

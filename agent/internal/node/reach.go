@@ -21,7 +21,7 @@ import (
 const (
 	queryIdle    = 10 * time.Second
 	queryGap     = time.Second            // from the end of a round that a client's unanswered query started to the next one
-	queryAgain   = 500 * time.Millisecond // pause after a check or a round while no upstream answers or a path is not in the state Serving
+	queryAgain   = 500 * time.Millisecond // pause after any other check or round while no upstream answers or a path is not Serving
 	queryTimeout = time.Second            // timeout of a check outside of a round, which queries the servers one after the other
 	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
 	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
@@ -193,9 +193,9 @@ func (n *Node) queryRound(parent context.Context) {
 	n.conclude(found, err)
 }
 
-// checkFallback runs the fallback check at the beginning of a round and, unless it is a short one, towards its end. The result is Unknown
-// unless both checks agree, because kube-dns may have gone down or come back in between. It is also Unknown if the host's rules are missing
-// or ctx ends before a check.
+// checkFallback runs the fallback check fallbackFirst after the beginning of a round and, unless it is a short one, again after
+// fallbackAgain. If the two checks disagree, the result is Unknown, because kube-dns may have gone down or come back in between. It is also
+// Unknown if the host's rules are missing before or after a check, or if ctx ends before one.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{fallbackFirst, fallbackAgain}
 	if length < roundLength {
@@ -228,7 +228,7 @@ func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string,
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from the addresses of up to three steered pods. It returns Unknown if no query could be sent from one. The
+// queryFromPod queries kube-dns from the addresses of up to three steered pods. It returns Unknown if no query could be sent from any. The
 // result decides about the leases, and so about all pods, never about these pods alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)

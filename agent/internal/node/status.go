@@ -23,8 +23,8 @@ type Status struct {
 	Version  string    `json:"version,omitempty"` // package lifecycle sets it
 	Started  time.Time `json:"started"`
 	Serving  bool      `json:"serving"`
-	// Ready means that the server runs, each target has its lease, and upstreams answer the agent. With arrangement: transparent, it means
-	// that the newest plan is served, and that kernel hits work, are optional or are off.
+	// Ready means that the server runs, there are targets, each has its lease, and upstreams answer the agent. With arrangement:
+	// transparent, it means that the newest plan is served, and that kernel hits work, are optional or are off.
 	Ready     bool              `json:"ready"`
 	CannotAsk string            `json:"cannotAsk,omitempty"` // why upstreams do not answer the agent's own queries
 	Redirects []steer.Redirect  `json:"redirects"`
@@ -42,7 +42,7 @@ type Status struct {
 	Handover *Handover           `json:"handover,omitempty"` // how this agent took the node over from a running one; nil if it did not
 }
 
-// Process is the part of the state that package lifecycle sets.
+// Process is a part of the state that package lifecycle sets.
 type Process struct {
 	// Arranged is "transparent" if only the kernel program answers pods from the cache (arrangement: transparent); else "".
 	Arranged string `json:"arrangement,omitempty"`
@@ -93,14 +93,14 @@ type LeaseStatus struct {
 	Protocol string     `json:"protocol"`
 	Held     bool       `json:"held"`
 	Since    time.Time  `json:"since"`            // when the lease was granted or lost, or when the target was added
-	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is
+	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is, or if it expired unnoticed
 }
 
 // Status returns the current state. It may be called at any time.
 func (n *Node) Status() Status {
 	var bypassed []evidence.Bypassed
 	if n.Evidence != nil {
-		bypassed = n.Evidence.Bypassed() // mu must not be held here: Evidence locks mu while it holds its own lock
+		bypassed = n.Evidence.Bypassed() // n.mu must not be held here: Evidence locks it (in LeaseOf) while it holds its own lock
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

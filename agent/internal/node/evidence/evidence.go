@@ -5,7 +5,8 @@
 // reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It starts no bypass
 // while the prober's own path may be closed, writes no rule, and does no work for each query.
 //
-// On failure: if the records cannot be read, the package logs the error once and bypasses no further client; the switch goes on delivering.
+// On failure: if the records cannot be read, the package logs each new error once and bypasses no further client; the switch goes on
+// delivering.
 package evidence
 
 import (
@@ -76,7 +77,7 @@ type Bypassed struct {
 	NextTrial time.Time  `json:"nextTrial"` // when the client's path to the agent is tried next
 }
 
-// Evidence reads the kernel's records and bypasses clients by them. All methods are safe for concurrent use.
+// Evidence reads the kernel's records and bypasses clients by them. Run is called once; the other methods are safe for concurrent use.
 type Evidence struct {
 	log      *slog.Logger
 	kernel   Switch

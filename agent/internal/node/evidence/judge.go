@@ -140,7 +140,7 @@ func (j *judge) dueTrials(now time.Time, lease func(steer.Client) (Lease, bool))
 }
 
 // reconcile brings the records of bypassed clients in line with the switch. It adds clients that an earlier agent had bypassed, and
-// removes and returns those whose bypass the switch has ended, because a query arrived or because the client sent none.
+// removes and returns those that the switch no longer bypasses: a query arrived, the client sent none, or the host table was rebuilt.
 func (j *judge) reconcile(now time.Time, suspects []steer.Suspect) (ended []steer.Client) {
 	present := make(map[steer.Client]bool, len(suspects))
 	for _, s := range suspects {

@@ -31,7 +31,7 @@ type Probe int
 // The results.
 const (
 	Answered Probe = iota // the agent answered in time
-	Silent                // no answer
+	Silent                // no answer within the lease's lifetime
 	Canceled              // unknown: the caller gave the probe up
 	Slow                  // an answer that came too late
 	Failed                // any other explicit failure: for example, a refusal

@@ -61,7 +61,7 @@ type Round struct {
 type event int
 
 const (
-	answered event = iota // an upstream answers the agent
+	answered event = iota // an upstream answers the agent's or a client's query
 	served                // kube-dns does not answer the agent, but answers pods
 	down                  // kube-dns does not answer the agent, and the fallback check failed
 	unclear               // kube-dns does not answer the agent, and the fallback check gave no clear result
@@ -83,7 +83,7 @@ func (r Round) event() event {
 type Path struct {
 	State  State
 	until  time.Time // in Fallback: no return to Serving before it; in BothDown: no Trial before it; in Trial: the end if no result decides
-	since  time.Time // in Serving: when it began; in Fallback: the first unanswered round after the last other one, zero if none
+	since  time.Time // in Serving: when it began; in Fallback: since when no round showed that kube-dns answers, zero if the last one did
 	inARow int       // number of consecutive rounds, up to the last one, in which an upstream answered
 	losses int       // changes to Fallback from states other than Starting, since the last call of forgive
 }

@@ -14,8 +14,8 @@ import (
 // and check them by ARP, so the route does not show that a host has a certain address, and does not count as a conflict.
 var zeroconf = netip.MustParsePrefix("169.254.0.0/16")
 
-// conflict returns a *ConflictError if another link has addr, or if a route other than the default route leads to it elsewhere. It checks
-// the route only if addr is not on the link yet, because the kernel adds a local route together with the address.
+// conflict returns a *ConflictError if another link has addr, or if a route leads to it elsewhere (see leadsElsewhere). It checks the route
+// only if addr is not on the link yet, because the kernel adds a local route together with the address.
 func (k kernel) conflict(own netlink.Link, addr netip.Addr, present bool, all []netlink.Addr) error {
 	for _, a := range all {
 		if a.LinkIndex == own.Attrs().Index || prefixOf(a).Addr() != addr {
@@ -54,6 +54,8 @@ func ignoreNoRoute(addr netip.Addr, err error) error {
 	return fmt.Errorf("look up the route to %s: %w", addr, err)
 }
 
+// leadsElsewhere reports whether a route shows that another host or link has its destination. The default route, the zeroconf route, routes
+// that reject packets and those through the agent's own link do not.
 func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
 	dst := routePrefix(r)
 	switch {

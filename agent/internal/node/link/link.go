@@ -262,7 +262,7 @@ func addrOf(a netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }
 
-// hasProperties reports whether an address has the properties that addrOf gives.
+// hasProperties reports whether an address is a single one and has the scope (IPv4) or the flags (IPv6) that result from addrOf.
 func hasProperties(a netlink.Addr) bool {
 	if !prefixOf(a).IsSingleIP() {
 		return false

@@ -24,7 +24,7 @@ const NodeResolvConf = "/etc/resolv.conf"
 func NodeCacheUpstreams(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
 	return upstream.Input{
 		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
-		ConfigMap: o.ConfigMap, Own: o.LocalIPs, ReadFile: readFile, AskStub: true, // as node-cache does
+		ConfigMap: o.ConfigMap, Own: o.LocalIPs, ReadFile: readFile, AskStub: true, // node-cache, too, forwards to systemd-resolved's stub
 		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc",
 			ConfigMap: "-kubednscm"},
 	}

@@ -190,7 +190,7 @@ func (p Plan) ClusterDNSOf(address netip.Addr) netip.Addr {
 }
 
 // WithAddressesOf returns the plan for the duration of a change between two plans. It has the addresses of both, so that no address is
-// removed before its lease is withdrawn.
+// removed while the server listens on it.
 func (p Plan) WithAddressesOf(other Plan) Plan {
 	p.Redirects = union(p.Redirects, other.Redirects)
 	p.Locals = union(p.Locals, other.Locals)

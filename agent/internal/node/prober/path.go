@@ -159,14 +159,14 @@ func (i inside) close() error {
 func (i inside) isPeer(l netlink.Link) bool { return arePeers(l, i.nl, ownInterface, ownMAC()) }
 
 // arePeers reports whether the veth l is the peer of the link called name. Interface indexes are not unique across namespaces, so each
-// end must have the other's index as its peer, and the link must have the hardware address mac that the prober sets.
+// end must have the other's index as its peer, and the link called name must have the hardware address mac, which the prober sets.
 func arePeers(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
 	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
 		bytes.Equal(own.Attrs().HardwareAddr, mac)
 }
 
-// ensure sets up the prober's end of the veth: its addresses and its only routes.
+// ensure sets up the prober's end of the veth: its properties, its addresses, and a default route with the neighbour entry of its gateway.
 func (i inside) ensure(families []family) error {
 	e, err := ensureEnd(i.nl, ownInterface, ownMAC(), families)
 	if err != nil {

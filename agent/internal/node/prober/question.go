@@ -29,7 +29,7 @@ const (
 	None        Failure = ""
 	Timeout     Failure = "timeout"      // no answer in time: the server hangs, a packet was dropped, or no host has the address
 	Refused     Failure = "refused"      // refused: no process listens there, or a firewall rejects the packets
-	WrongAnswer Failure = "wrong-answer" // no answer of this agent: from another server, as by the fallback, or from another agent
+	WrongAnswer Failure = "wrong-answer" // not this agent's: from another server, as by the fallback, from another agent, or not valid
 	Slow        Failure = "slow"         // answered, but later than the caller accepts; the caller sets it, Probe never does
 	Network     Failure = "network"      // any other error: for example, the query could not be sent, or the connection broke
 	Canceled    Failure = "canceled"     // the caller gave up; no result
@@ -41,7 +41,7 @@ type Result struct {
 	Instance string        // instance of the agent that answered, as its TXT record has it; set if and only if the probe succeeded
 	Failure  Failure       // None if the probe succeeded
 	Err      error         // why the probe failed, for logs and status
-	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open a UDP socket
+	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open its UDP socket
 }
 
 // OK reports whether an agent answered.
