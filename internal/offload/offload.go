@@ -4,7 +4,7 @@
 // store has replaced or dropped. Offering an entry never waits; a change of an offloaded entry waits until the entry is revoked.
 //
 // On failure: an entry that cannot be offloaded is served as without this package. If the kernel does not revoke an entry, all entries are
-// revoked, and nothing is offloaded until the next Begin.
+// revoked. After that, or if the kernel's hits cannot be read, no further entry is offloaded until the next Begin.
 package offload
 
 import (
@@ -64,7 +64,7 @@ type Offloader struct {
 	mu      sync.Mutex // guards the fields below; if both are needed, lock the store's shard before mu
 	kernel  Kernel     // nil: kernel hits are off
 	items   map[string]*item
-	fault   error         // why nothing is offloaded although kernel hits are on
+	fault   error         // why no further entry is offloaded although kernel hits are on
 	offset  time.Duration // Kernel.Now minus the store's clock, at Begin or when clocksAgree last returned true
 	refused uint64        // failed calls of Kernel.Put
 }
@@ -180,7 +180,7 @@ func (l *Offloader) Leave() {
 type State struct {
 	Items   int    // offloaded entries
 	Refused uint64 // how often the kernel did not accept an entry
-	Fault   error  // why nothing is offloaded although kernel hits are on
+	Fault   error  // why no further entry is offloaded although kernel hits are on
 }
 
 // State returns the current state.
@@ -301,7 +301,7 @@ func (l *Offloader) revokeAll() {
 	}
 }
 
-// fail stops offloading until the next Begin; mu is held.
+// fail makes the Offloader refuse offers until the next Begin; mu is held. It revokes no entry.
 func (l *Offloader) fail(err error) {
 	l.enabled.Store(false)
 	if l.fault == nil {

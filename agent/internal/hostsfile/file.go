@@ -105,7 +105,8 @@ func checkReplaceable(fd int) error {
 }
 
 // apply makes the lines of entries the only lines of neardns in the file. left has the names that are not written because another
-// program's lines have them. If another program changes the file meanwhile, apply starts again with the new text, up to maxTries times.
+// program's lines have them. If another program changes the file meanwhile, apply starts again with the new text; it makes up to maxTries
+// tries in all.
 func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bool, left []string, err error) {
 	for range maxTries {
 		var c content

@@ -161,7 +161,8 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	h.report(left, err)
 }
 
-// count counts writes and repairs in the metrics, and logs the begin and the end of a conflict with another program.
+// count counts writes and repairs in the metrics, and logs updates and the begin and end of a conflict with another program. While a
+// conflict lasts, it sets the timer for the next repair.
 func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	switch {
 	case err != nil:

@@ -353,7 +353,7 @@ func SweepLinks() error {
 	}
 	defer h.Close()
 	links, err := h.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interrupted list lacks at most links that were just made
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interrupted list may lack links; sweep the others
 		return fmt.Errorf("list links: %w", err)
 	}
 	var errs []error
@@ -423,7 +423,7 @@ func sweep(folder, but string) error {
 }
 
 // sweepBuild removes one build's programs and maps. It detaches from the links that the build's map of links lists; if that map cannot be
-// read, removing the pins detaches the programs.
+// read, removing the pins detaches only tcx programs.
 func sweepBuild(folder string) error {
 	var errs []error
 	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {
