@@ -19,8 +19,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Faults that other CNI installers had. A test's comment names the issue that reported the fault; tests about the same kind of fault have
-// the same number in their names.
+// Faults that other CNI installers had. README.md has the list of their numbers, which are in the tests' names. A test's comment names the
+// issue that reported the fault.
 
 // istio/istio#27771: after a reboot the list had the entry twice, and the rules were applied twice.
 func TestBug01EntryTwice(t *testing.T) {
