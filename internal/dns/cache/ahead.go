@@ -62,8 +62,8 @@ const (
 )
 
 // hotHits is how many hits within a TTL make a name hot: its refreshes nearly pay for themselves. Without them the name would cost one
-// upstream query for each TTL plus the time until the next hit, which is at most an eighth of the TTL. Colder names are refreshed only from
-// credit that hot names leave over.
+// upstream query for each TTL plus the time until the next hit, which is on average at most an eighth of the TTL. Colder names are
+// refreshed only from credit that hot names leave over.
 const hotHits = 8
 
 // roomEvery is the shortest time between two runs of makeRoom, which visits all watched names: many new names must not each cause a run.

@@ -63,7 +63,7 @@ func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return "cache" }
 
-// query has the parts of a client's query on which the reply depends.
+// query has parts of a client's query on which the reply depends.
 type query struct {
 	key      msg.Key
 	question [260]byte // in wire form, in the client's case

@@ -84,7 +84,7 @@ func (f *flight) left(now answers.Instant) uint32 {
 
 // health is the state of a block's upstream: how many queries in a row got no answer, and when the last answer came.
 type health struct {
-	silent  atomic.Int32 // queries without an answer since the last answer, at most downAfter
+	silent  atomic.Int32 // queries without an answer since the last answer, counted up to about downAfter
 	last    atomic.Int64 // when the last answer came, in nanoseconds on the store's clock
 	probing atomic.Int64 // when probe last permitted a query, on the same clock
 }

@@ -85,8 +85,8 @@ func read(words []caddyfile.Token) (s, servers step) {
 	return s, servers
 }
 
-// isRaw reports whether no plugin before the cache reads or changes replies, so that they can be written as bytes. The plugin metrics reads
-// the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
+// isRaw reports whether no plugin before the cache needs replies as messages, so that they can be written as bytes. The plugin metrics
+// reads the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
 func (s surroundings) isRaw() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {

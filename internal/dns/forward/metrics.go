@@ -74,7 +74,7 @@ func proxyDurations() *prometheus.HistogramVec {
 	return nil
 }
 
-// Collector returns a collector of all servers' counters. The value of the label server is the server's name in the configuration.
+// Collector returns a collector of all servers' counters. The label server has the server's address, always with the port.
 func (ss *Servers) Collector() prometheus.Collector {
 	const prefix = "neardns_upstream_"
 	var set scrape.Set

@@ -1,6 +1,6 @@
 // Package limit is the CoreDNS plugin that limits the queries in flight to upstreams, and shares them fairly among clients.
 //
-// It comes after the cache, so it sees only misses: a hit never waits and is never refused, whatever floods the node. It never waits and
+// It comes after the cache, so it sees only misses and refreshes: a hit is never refused, whatever floods the node. It never waits and
 // sends no query itself.
 //
 // A query above the limit or the client's fair share is refused at once with SERVFAIL, but without a written answer. So the cache before

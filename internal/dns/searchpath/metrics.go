@@ -15,7 +15,7 @@ const (
 	resultCompleted result = iota // answered with the answer for the name where the walk ends
 	resultFirst                   // the queried name has addresses, so the walk ends with it
 	resultAbsent                  // no name of the walk exists
-	resultLeft                    // left to the resolver: resolvers differ, something failed, or the name has ndots dots
+	resultLeft                    // left to the resolver: resolvers differ, something failed, or the name has ndots dots or more
 	resultLater                   // it may be a later query of the walk for a longer name
 	results                       // the number of results
 )

@@ -219,7 +219,7 @@ func (r *reader) forwards(d directive) {
 	r.forward = fmt.Sprintf("forward . %s, line %d", NodeFile, d.line)
 }
 
-// gather records the names in a directive's arguments that kube-dns may answer by itself.
+// gather records the names in a directive that kube-dns may answer by itself.
 func (r *reader) gather(d directive) {
 	switch d.name {
 	case "hosts":

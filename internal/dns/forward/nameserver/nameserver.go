@@ -2,7 +2,7 @@
 //
 // The same text means the same server everywhere. The package is pure: it resolves no name, reads no file and opens no socket.
 //
-// On failure: Parse returns an error that names the text and the remedy.
+// On failure: Parse returns an error that names the text and what is wrong with it.
 package nameserver
 
 import (

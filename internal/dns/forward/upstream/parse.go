@@ -26,8 +26,8 @@ type entry struct {
 func (n entry) isStub() bool { return slices.Contains(stubs, n.addr) }
 
 // parseResolvConf reads the nameserver lines of a resolv.conf as the C libraries do: the keyword starts the line, and text after the
-// address is ignored. An unusable address, which they skip silently, is an error here. An unknown keyword gives only a note, because
-// every resolver ignores it.
+// address is ignored. An unusable address, which they skip silently or query in vain, is an error here. An unknown keyword gives only a
+// note, because every resolver ignores it.
 func parseResolvConf(file, text string) (out []entry, notes []string, err error) {
 	var faults []error
 	number := 0

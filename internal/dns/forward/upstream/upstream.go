@@ -5,7 +5,7 @@
 //
 // On failure: Resolve returns an error that names the place and the remedy of each fault. Entries that it can skip without harm are in
 // Notes. If a resolv.conf names only the agent itself, queries go to the cluster's servers, so that the node keeps its DNS, and Warnings
-// has the reason. Watch never fails: if the kernel cannot report changes, it polls.
+// (with Auto, Why) has the reason. Watch never fails: if the kernel cannot report changes, it polls.
 package upstream
 
 import (
@@ -72,11 +72,11 @@ type Upstreams struct {
 	External []nameserver.Address            // none: use Cluster
 	Found    bool                            // External has the node's own resolvers, because the configuration does not set it
 	By       By                              // which servers answer for names outside the cluster and the stub domains
-	Why      string                          // the reason for By; "" if the configuration's own servers decide
+	Why      string                          // the reason for By; "" if neither kube-dns's Corefile nor its ConfigMap decides
 	Stub     map[string][]nameserver.Address // by domain, in lower case and without the final dot
-	Files    []string                        // the files that were read or were missing, for Watch
+	Files    []string                        // the files to watch, missing ones included
 	Notes    []string                        // entries that were skipped, with the reason; for the log
-	Warnings []string                        // problems that an operator should fix although there are other servers
+	Warnings []string                        // problems that an operator should fix, although the cluster's servers are used instead
 }
 
 // Resolve reads the files, and combines them with the configuration. The error joins all faults.
@@ -147,8 +147,8 @@ func (r *resolver) note(format string, args ...any) {
 	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// take adds a server that the configuration lists. An address of the agent itself is a fault, because it is unknown which server was
-// meant.
+// take adds a server that the configuration or the ConfigMap lists. An address of the agent itself is a fault, because it is unknown which
+// server was meant.
 func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Address) {
 	if err := s.Refuse(r.in.Own); err != nil {
 		r.fault("%s: %w", where, err)
@@ -262,7 +262,7 @@ func (r *resolver) auto(corefile string, mounted bool) {
 	}
 }
 
-// by sets By and Why of the result: which servers answer for names outside the cluster.
+// by sets By of the result: which servers answer for names outside the cluster. If replaced is true, it sets Why too.
 func (r *resolver) by(replaced bool) {
 	switch {
 	case replaced:
@@ -284,7 +284,8 @@ func (u Upstreams) Outside() string {
 	return string(u.By) + ", because " + u.Why
 }
 
-// readKey reads one key of the ConfigMap. It returns false if the key is missing or empty; the ConfigMap's folder may be missing too.
+// readKey reads one key of the ConfigMap. It returns false if the key is missing, empty or unreadable, which is a fault. The ConfigMap's
+// folder may be missing too.
 func (r *resolver) readKey(file string) (string, bool) {
 	r.out.Files = append(r.out.Files, file)
 	data, err := r.in.ReadFile(file)

@@ -117,7 +117,7 @@ func (w *watcher) check(ticks tick.Chan) {
 	ticks.Send()
 }
 
-// follow watches every folder on the way to the paths: the folder of each path, and of each symlink that leads on from it.
+// follow watches every folder on the way to the files: the folder of each path and, if that is a symlink, of each symlink's target.
 func (w *watcher) follow() {
 	var want []string
 	for _, p := range w.paths {
