@@ -60,7 +60,7 @@ func checkKernel(f *facts, r *findings) string {
 	return "forwarding is on"
 }
 
-// crowded is the used share of the conntrack table above which the doctor reports a failure, because new connections may soon fail.
+// crowded is the used share of the conntrack table from which on the doctor reports a failure, because new connections may soon fail.
 const crowded = 0.95
 
 func checkConntrack(f *facts, r *findings) string {

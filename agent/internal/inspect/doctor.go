@@ -4,7 +4,7 @@
 // It changes nothing, except that its queries may add entries to the agent's cache. The checks are pure functions of facts that were read
 // before.
 //
-// Failure policy: if something cannot be read, the doctor reports that and goes on. Each check reports something, also if it finds no
+// Failure policy: if something cannot be read, the doctor reports that and goes on. A check reports something also if it finds no
 // problem, so that a missing line is not mistaken for health. `status` fails if the kernel's rules cannot be read.
 package inspect
 

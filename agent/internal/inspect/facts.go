@@ -78,7 +78,7 @@ type socket struct {
 // kernelSettings has kernel settings that influence where packets go, and the fill of the conntrack table.
 type kernelSettings struct {
 	noForward                []string // forwarding sysctls that are off, so that pods cannot reach kube-dns
-	bridgePods               bool     // steered pods are connected to a bridge
+	bridgePods               bool     // at least one pod that neardns has a file for is connected to a bridge
 	bridgeNF                 string   // value of bridge-nf-call-iptables: "1", "0", or "" if the kernel has none
 	conntracked, conntrackOf int      // used entries and their limit; limit 0: unknown
 }
@@ -137,7 +137,7 @@ func (f *facts) clusterDNS() (out []netip.Addr) {
 
 func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
 
-// holder returns the PID that the lock file names, if that process is a running agent, and 0 otherwise. It does not try to take the lock,
+// holder returns the PID that the lock file names, if a program of neardns runs with it, and 0 otherwise. It does not try to take the lock,
 // because a starting agent may want it.
 func (in *Inspector) holder() int {
 	data, err := os.ReadFile(filepath.Join(in.Conf.StateDir, nodestate.AgentLockName))

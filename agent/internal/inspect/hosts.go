@@ -40,7 +40,7 @@ func (in *Inspector) hosts(now time.Time) Hosts {
 // maxHostsAge is the age of the last state of the role `hosts` after which the role counts as ended. It writes a state about every 30 s.
 const maxHostsAge = 5 * time.Minute
 
-// checkHosts checks the role `hosts`. If that role never ran here, there is nothing to report, because the cache does not need it.
+// checkHosts checks the role `hosts`. That the role never ran here is no problem, because the cache does not need it.
 func checkHosts(f *facts, r *findings) string {
 	h, age := f.hosts, f.now.Sub(f.hosts.Looked)
 	switch {

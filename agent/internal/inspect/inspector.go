@@ -31,7 +31,7 @@ func (in *Inspector) socket() string {
 // basics has the facts that the commands status, query and doctor need. An error field has the reason why the fields before it are missing.
 type basics struct {
 	want     plan.Plan // plan of the node by the configuration, for the back end of its present rules
-	faults   []error   // faults of the configuration and the plan
+	faults   []error   // faults of the configuration, the plan and the recorded back end
 	up       upstream.Upstreams
 	agent    *node.Status // status of the running agent; nil if there is none, see agentErr
 	agentErr error
@@ -39,7 +39,7 @@ type basics struct {
 	kind    rules.Kind // back end of the node's rules
 	kindErr error
 
-	host     rules.Rules // nil if the rules cannot be read; close closes it
+	host     rules.Rules // nil if the rules cannot be opened, or with arrangement: transparent; close closes it
 	present  bool        // the host table exists
 	leases   []steer.LeaseState
 	tableErr error // error of host, present and leases

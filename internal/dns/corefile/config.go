@@ -4,7 +4,7 @@
 // Only this package touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files that an
 // operator's Corefile or snippets name.
 //
-// If Build fails, it returns an error and no plugin of the new chain runs. If the upstreams of a query fail, it is answered SERVFAIL only
+// If Build fails, it returns an error, and the new chain answers no query. If the upstreams of a query fail, it is answered SERVFAIL only
 // if no stale answer may be served.
 package corefile
 
