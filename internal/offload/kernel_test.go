@@ -89,7 +89,7 @@ func (b *fakeKernel) HitsOf(k *msg.Key) (uint64, error) {
 	return n, b.deaf
 }
 
-// names are those that it has answers to.
+// names returns the names of the entries that the kernel has.
 func (b *fakeKernel) names() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

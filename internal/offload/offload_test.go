@@ -48,7 +48,7 @@ func onStand(most int, f func(s *stand)) func(t *testing.T) {
 	}
 }
 
-// build makes a chain that answers from now on.
+// build makes a Corefile server that answers from now on.
 func (s *stand) build() {
 	s.source = s.offloader.Source(Source{Space: s.space, Gap: time.Minute, ValidUntil: func(e, _, _ *answers.Entry, _ answers.Instant) (answers.Instant, bool) {
 		return e.Stored() + answers.Instant(s.until), s.says
@@ -75,7 +75,7 @@ func (s *stand) keep(name string) *answers.Entry {
 	return e
 }
 
-// hit answers twice with e, as the fast path does, so that it is offered.
+// hit counts two hits of e, as the fast path does; at the second one e is offered.
 func (s *stand) hit(e *answers.Entry) {
 	for range 2 {
 		if s.source.Enabled() {

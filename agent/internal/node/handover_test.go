@@ -16,7 +16,7 @@ import (
 
 const other = "its-successor"
 
-// answers makes who answers depend on whether this agent reads.
+// sharedBy makes probes be answered by this agent while it reads, and by successor while it is paused.
 func (w *world) sharedBy(successor func() prober.Result) {
 	w.set(func() {
 		w.answer = func(netip.Addr, steer.Protocol) prober.Result {

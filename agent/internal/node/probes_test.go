@@ -25,7 +25,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// changes counts what a world saw of UDP going.
+// changes returns how many leases were counted as lost, and how often the UDP lease was withdrawn.
 func changes(w *world) (lost, withdrawn int) {
 	return w.count("count-lost"), w.count("withdraw 169.254.20.11/udp")
 }

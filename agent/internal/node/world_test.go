@@ -91,7 +91,7 @@ func (w *world) record() []netip.Addr {
 	return slices.Clone(w.proofs)
 }
 
-// calls returns the recorded calls, without repetitions.
+// calls returns the recorded calls, in order.
 func (w *world) calls() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -297,7 +297,7 @@ func payloadOf(frame []byte) []byte {
 	return frame[14+20+8:]
 }
 
-// replyWanted is what the fast path answers: wire.Entry.AppendReply and behind it the OPT that package cache adds.
+// replyWanted is what the fast path answers: answers.Entry.AppendReply, followed by the OPT that package cache adds.
 func replyWanted(question []byte, a Answer) []byte {
 	opt := question[11] == 1
 	q := question[12:]

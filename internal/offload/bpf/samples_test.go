@@ -55,9 +55,9 @@ const (
 type sampleOut int
 
 const (
-	noSample  sampleOut = iota // none went out lately, or the last one was answered
-	awaited                    // within its time
-	lost                       // its time is over
+	noSample  sampleOut = iota // none went out within sampleWait, and the last one, if any, was answered
+	awaited                    // one went out within sampleWait, answered or not
+	lost                       // one went out earlier, and was not answered
 	thisQuery                  // the query itself, whose clone comes back
 	sampleOuts
 )

@@ -109,7 +109,7 @@ func TestSecondSight(t *testing.T) {
 // noon is some moment; what passes since is up to the test.
 var noon = time.Unix(1_000_000, 0)
 
-// TestFailure: a name whose fetch fails is not fetched again.
+// TestFailure: a fetch whose first query to the cache fails sends no further ones.
 func TestFailure(t *testing.T) {
 	f := fetched{err: errors.New("no answer")}
 	l := New(f.fetch)
@@ -122,7 +122,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestFair: while kube-dns is slow, one pod has so many fetches under way, and another pod still finds a place; all together are bounded.
+// TestFair: while kube-dns is slow, one pod has so many fetches under way, and another pod still gets slots; all together are bounded.
 // One name and type is fetched once at a time.
 func TestFair(t *testing.T) {
 	f := fetched{on: make(chan struct{})}

@@ -58,7 +58,7 @@ type world struct {
 	keeper  *Keeper
 	said    bytes.Buffer
 	counted map[string]uint64
-	looked  map[string]int // how often a pod's link was looked for
+	looked  map[string]int // how often Veth was called for a pod
 	moved   map[string]int // links of pods that are not numbered by their names any more
 }
 
@@ -80,7 +80,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// look looks with pods by name; one with ": why" cannot have the program.
+// look reconciles with pods by name; one with ": why" cannot have the program.
 func (w *world) look(pods ...string) {
 	w.t.Helper()
 	var in []Pod

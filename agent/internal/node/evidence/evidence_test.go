@@ -30,12 +30,12 @@ type kernel struct {
 	mu           sync.Mutex // guards the fields below
 	unheard      map[steer.Protocol]int64
 	asked, heard map[steer.Client]time.Time
-	suspects     map[steer.Client]time.Time // until when they are held
-	steps        []int                      // of the holds
-	reads        int                        // of the notes
-	blocked      bool                       // the pod's path
-	unknown      bool                       // the pod's netns
-	trials       int                        // from it
+	suspects     map[steer.Client]time.Time // until when the switch bypasses them
+	steps        []int                      // arguments of the calls of Hold
+	reads        int                        // calls of Notes
+	blocked      bool                       // the host's filters drop the pod's queries
+	unknown      bool                       // no pod has the client's address
+	trials       int                        // calls of TryClient for a known pod
 	err          error
 }
 
@@ -104,7 +104,7 @@ func (k *kernel) PodOf(a netip.Addr) string {
 	return map[netip.Addr]string{pod.Source: "default/web"}[a]
 }
 
-// TryClient plays the pods: the client is released, and its netns sends a query.
+// TryClient ends the client's bypass in the switch and sends a query from its pod.
 func (k *kernel) TryClient(_ context.Context, c steer.Client) (known bool, err error) {
 	k.mu.Lock()
 	if k.unknown {
@@ -130,7 +130,7 @@ func (k *kernel) Hold(c steer.Client, step int) error {
 	return nil
 }
 
-// held is a node whose leases always stand and were proven this moment.
+// held is a node that has held its leases since a given time and renewed them at this moment.
 type held struct{ since time.Time }
 
 func (held) Pace() (every, least time.Duration) { return 600 * time.Millisecond, gap }

@@ -11,9 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// BenchmarkProbe measures the cost of one probe, answering included (the stand-in's, here; the agent's is about the same), as
-// the process's CPU time. At the default pace of one per address and protocol each 150 ms, an address in one family costs
-// 6.7 of each a second.
+// BenchmarkProbe measures the CPU time that the process spends on one probe, including the stand-in's answer, which costs about as much as
+// the agent's. At the default pace, one probe per address and protocol each 250 ms, an address costs four probes a second per protocol.
 func BenchmarkProbe(b *testing.B) {
 	n := newNode(b, testutil.Options{Families: testutil.Dual})
 	p := n.prober(b)
@@ -28,7 +27,7 @@ func BenchmarkProbe(b *testing.B) {
 			b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
 		})
 	}
-	// The real pace: idle between the rounds, so that the wake-ups count as well.
+	// With idle time between the rounds, so that the wake-ups count as well.
 	b.Run("pace", func(b *testing.B) {
 		const rounds, pace = 20, 150 * time.Millisecond
 		before, start := cpu(b), time.Now()
