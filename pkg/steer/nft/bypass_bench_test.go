@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the pod table's evidence costs: a hit's way there and back next to an echo, and making the table in a fresh netns. Both
-// kinds of table take turns, so that a busy machine is as slow for either.
+// BenchmarkPodEvidence measures what the pod table's records cost: a query and its answer, and making the table in a fresh netns.
+// The two kinds of table take turns, so that a busy machine slows both alike.
 func BenchmarkPodEvidence(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Addresses()

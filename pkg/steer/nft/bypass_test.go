@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// way is one family and protocol of a pod's queries.
+// way is an IP family and a protocol of a pod's queries.
 type way struct {
 	is4     bool
 	network string
@@ -30,15 +30,15 @@ func (w way) String() string {
 
 func ways() []way { return []way{{true, "udp"}, {true, "tcp"}, {false, "udp"}, {false, "tcp"}} }
 
-// loss is one place where the queries of a pod get lost, or the answers to them.
+// loss is a place where the queries of a pod, or the answers to them, get lost.
 type loss struct {
 	name string
 	lost func(way) bool
-	// begin makes it so for one pod and returns its end.
+	// begin starts the loss for one pod, and returns a function that ends it.
 	begin func(r *nftRig, pod *testutil.Pod) (end func())
 }
 
-// netdev drops at a link's netdev hook what the rules say, as an XDP or tc program would.
+// netdev drops packets that the rules match at a link's netdev hook, as an XDP or tc program would.
 func netdev(ns *testutil.NetNS, link, hook, rules string) func() {
 	ns.RunInput(fmt.Sprintf("table netdev lost_%[1]s {\n\tchain c {\n\t\ttype filter hook %[2]s device %[1]q priority 0; policy accept;\n%[3]s\n\t}\n}\n", link, hook, rules), "nft", "-f", "-")
 	return func() { ns.Run("nft", "delete", "table", "netdev", "lost_"+link) }
@@ -108,7 +108,7 @@ func everyWay(f func(way)) {
 	wg.Wait()
 }
 
-// Wherever a pod's queries or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
+// Wherever a pod's queries or their answers are lost, the pod table bypasses the agent by itself: no neardns process takes part.
 func TestPodIsBypassed(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
@@ -188,7 +188,7 @@ func TestPodIsBypassed(t *testing.T) {
 	}
 }
 
-// No program of ours runs and the switch is gone: DNS in steered pods is as without neardns.
+// If no neardns process runs and the host table is gone, DNS in steered pods works as without neardns.
 func TestPodIsBypassedWithoutASwitch(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
@@ -206,7 +206,7 @@ func TestPodIsBypassedWithoutASwitch(t *testing.T) {
 	})
 }
 
-// A connection that was given back stays so when the pod is steered again, and one that the agent serves stays with it.
+// A TCP connection that bypasses the agent still does so when the pod is steered again, and one that the agent serves stays with it.
 func TestBypassedConnections(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
@@ -238,7 +238,8 @@ func TestBypassedConnections(t *testing.T) {
 	ask(steered, "AGENT", "steered all along")
 }
 
-// What kube-dns answers under the switch is an answer: a pod next to a dead agent stays steered, and is served when it is back.
+// kube-dns's answer by the fallback counts as an answer: if the agent is dead, a pod stays steered, and the agent serves it when it is
+// back.
 func TestFallbackIsNoLoss(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()

@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// noOffload makes a link compute every checksum before it sends, as a wire between two machines has it. Without this a
-// packet between namespaces carries the promise of a checksum that is never made, and a wrong one stays unseen.
+// noOffload makes a link compute every checksum before it sends, as a wire between two machines has it. Otherwise the
+// kernel never computes the checksum of a packet between two netns, so a test would not see a wrong one.
 func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
 	t.Helper()
 	const setTXChecksum, siocEthtool = 0x17, 0x8946 // linux/ethtool.h, linux/sockios.h
@@ -32,7 +32,7 @@ func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
 	})
 }
 
-// Every packet that the rules rewrite leaves with a right checksum, on every way that there is: each attachment and each of kube-proxy's
+// Every packet that the rules rewrite leaves with a right checksum: with each attachment and each of kube-proxy's
 // modes with interception and without.
 func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {

@@ -43,7 +43,7 @@ func (cs *conns) want(who, when string) {
 	}
 }
 
-// A lease that starts, ends or lapses cuts no TCP connection: each stays with whom it reached at its SYN.
+// A lease that is granted, withdrawn or expires cuts no TCP connection: each stays with the server that got its SYN.
 func TestLeaseCutsNoConnection(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, loose := range []string{"0", "1"} {
@@ -85,8 +85,8 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 	})
 }
 
-// expire removes the lease elements and nothing else, as the kernel does at the end of their timeout. TestLeaseExpires awaits the
-// kernel itself.
+// expire removes the lease elements and nothing else, as the kernel does at the end of their timeout. TestLeaseExpires waits for
+// the kernel itself.
 func (r *nftRig) expire() {
 	r.t.Helper()
 	for _, set := range []string{"lease_udp4", "lease_tcp4", "lease_udp6", "lease_tcp6"} {
@@ -94,7 +94,7 @@ func (r *nftRig) expire() {
 	}
 }
 
-// The same source port used again and again, on whichever side of a lease: each connection is whole.
+// A client may use one source port for connection after connection, with and without a lease: each connection works.
 func TestSameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
@@ -115,7 +115,7 @@ func TestSameFiveTuple(t *testing.T) {
 	})
 }
 
-// One UDP socket, connected and kept open, gets each answer through any number of flips, from the address that it queried.
+// One UDP socket, connected and kept open, gets every answer from the address that it queried, however often the lease comes and goes.
 func TestConnectedUDPThroughFlips(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, strict := range []bool{false, true} {

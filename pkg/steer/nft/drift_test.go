@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Each kind of damage is named so that an operator finds it, is seen whole by Apply, and Ensure never makes it worse.
+// Verify names each kind of damage, Apply repairs all of it, and Ensure never makes it worse.
 func TestVerifyNamesDrift(t *testing.T) {
 	testutil.RequireRoot(t)
 	const table = "inet neardns"
@@ -108,7 +108,7 @@ func resolveHandles(t *testing.T, ns *testutil.NetNS, commands string) string {
 	})
 }
 
-// What packets and the plugin put into sets is no drift.
+// Set elements that packets or the plugin added are no drift.
 func TestVerifyAcceptsWhatLives(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "alive")

@@ -30,7 +30,7 @@ func TestEncodedAsByTheLibrary(t *testing.T) {
 					}
 					own++
 					if p, ok := o.expr.(*expr.Payload); ok && p.OperationType == expr.PayloadWrite && p.CsumType == expr.CsumTypeNone {
-						continue // the library forgets the flags; TestChecksumsOnTheWire sees what comes of ours
+						continue // the library omits the flags; TestChecksumsOnTheWire tests ours
 					}
 					want, err := expr.Marshal(inet, o.expr)
 					if err != nil || !bytes.Equal(a.data, want) {

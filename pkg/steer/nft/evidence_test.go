@@ -58,18 +58,18 @@ func suspects(t testing.TB, backend *nft.Nftables) []steer.Client {
 	return out
 }
 
-// endHolds is the end of all holds, which in life is a matter of time.
+// endHolds ends all bypasses, as their timeouts would.
 func (r *nftRig) endHolds() {
 	r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass4")
 	r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
 }
 
-// The life of a suspect: noted, held, tried, held again, tried and cleared; next to another pod that notices nothing.
+// A client becomes a suspect: recorded, bypassed, tried, bypassed again, tried and cleared. Another pod is not affected.
 func TestEvidence(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		blocked, well := r.Steered("blocked"), r.Steered("well")
-		// What the switch knows is tried here, so the pod must not give itself back.
+		// This test is about the switch, so the pod's own table must not bypass the agent.
 		must(t, open(t, blocked.NetNS).Apply(steer.Pod{Redirects: r.Host.Redirects, Always: true}))
 		all := append(r.ClusterDNS(), r.Local()...)
 		r.Serve()
@@ -127,7 +127,7 @@ func TestEvidence(t *testing.T) {
 
 		c := r.clients(blocked)[0]
 		must(t, r.Lease.Hold(c, 0))
-		must(t, r.Lease.Hold(c, steer.HoldSteps)) // one that is held already is held for longer
+		must(t, r.Lease.Hold(c, steer.HoldSteps)) // a client that is bypassed already is bypassed for longer
 		list, err := r.nft.Suspects()
 		must(t, err)
 		if last := steer.Hold(steer.HoldSteps - 1); len(list) != 1 || list[0].Held > last || list[0].Held <= steer.Hold(steer.HoldSteps-2) {
@@ -145,8 +145,8 @@ func TestEvidence(t *testing.T) {
 	})
 }
 
-// trial queries each address once over each protocol. Of those who are still refused exactly the first query over UDP is
-// lost; TCP gets through when the client's own SYN comes a second time.
+// trial queries each address once over each protocol. If the host's filters still drop a client's queries, exactly its
+// first query over UDP is lost; over TCP, the repeated SYN gets through.
 func (r *nftRig) trial(pod *testutil.Pod) {
 	r.t.Helper()
 	var wg sync.WaitGroup
@@ -172,7 +172,7 @@ func (r *nftRig) trial(pod *testutil.Pod) {
 	}
 }
 
-// A hold is of one source, address and protocol.
+// A bypass is for one source, address and protocol.
 func TestHoldIsPerClient(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")
@@ -202,7 +202,7 @@ func TestHoldIsPerClient(t *testing.T) {
 	}
 }
 
-// Full sets cost the evidence and nothing else: who is delivered stays delivered, and no client seems unheard.
+// If the sets are full, clients are no longer recorded, but the agent still gets their queries, and no client becomes a suspect.
 func TestEvidenceWhenFull(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	early, late := r.Steered("early"), r.Steered("late")
@@ -232,7 +232,7 @@ func TestEvidenceWhenFull(t *testing.T) {
 	}
 }
 
-// The node's own queries and the prober's are not in evidence; with node interception, pods without a table are.
+// The queries of the node itself and of the prober are not recorded; with node interception, those of pods without a table are.
 func TestEvidenceUnderInterception(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.InterceptNode = true })
 	plain := r.Pod("plain")

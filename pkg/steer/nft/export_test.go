@@ -12,10 +12,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// What the tests of the outside need to see of the inside. They live outside (steer_test) because testutil may import
-// this package.
+// This file exports what the tests in package nft_test need.
 
-// Values that tests hold the kernel's behaviour against.
+// Constants for tests of the kernel's behaviour.
 const (
 	DrainTime   = drainTime
 	LeaseBound  = leaseBound
@@ -23,8 +22,8 @@ const (
 	AskedMemory = askedMemory
 )
 
-// Listing prints a description as `nft -s list table inet neardns` prints the table that comes of it: same objects, same
-// order, same words. Elements are sorted, one form on both sides (see normalize in render_test.go).
+// Listing prints a description as `nft -s list table inet neardns` prints the table made from it: same objects, same
+// order, same words. Elements are sorted in both texts (see normalize in render_test.go).
 func Listing(rs steer.Ruleset) string {
 	t := render(rs)
 	var s strings.Builder
@@ -155,8 +154,8 @@ func RuleMessages(rs steer.Ruleset) [][]byte {
 	return out
 }
 
-// Touches looks at what one read of the socket brought.
+// Touches is changesTable for the messages of one read.
 func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }
 
-// TouchesUs looks at one event.
+// TouchesUs is changesTable for one message.
 func TouchesUs(data []byte) bool { return changesTable([]netlink.Message{{Data: data}}) }

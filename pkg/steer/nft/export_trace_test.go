@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// What the tracer needs to see of a table: the same, with names that the outside may say.
+// This file exports tables for the tracer.
 
 // TracedTable is a rendered table.
 type TracedTable struct {
@@ -19,14 +19,14 @@ type TracedTable struct {
 // TracedSet is a set or map.
 type TracedSet struct {
 	Name    string
-	Key     uint32 // length, as it lies in registers
+	Key     uint32 // length in registers
 	Timeout time.Duration
 	Size    uint32
-	// Elements maps keys to values, which sets leave empty.
+	// Elements maps keys to values; in a set the values are empty.
 	Elements map[string]string
 }
 
-// TracedChain is a chain; Kind is "" where nothing hangs it on a hook.
+// TracedChain is a chain; Kind is "" if it is no base chain.
 type TracedChain struct {
 	Name, Kind string
 	Hook       uint32

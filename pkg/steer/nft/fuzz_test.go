@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// What the kernel dumps is read without a panic, whatever it is: a newer kernel may say more than this one.
+// ReadRule never panics: a newer kernel may report more than this one.
 func FuzzReadRule(f *testing.F) {
 	for _, rs := range rulesets() {
 		for _, message := range nft.RuleMessages(rs) {

@@ -19,8 +19,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// A pod that takes a neighbour's source, or one that lives nowhere, is neither served in its name nor noted; its queries go
-// to kube-dns, as they would without us. The neighbour itself notices nothing.
+// If a pod sends queries from a neighbour's address, or from one that belongs to no pod, they go to kube-dns, as without neardns, and
+// are not recorded. The neighbour is not affected.
 func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 	for attach, intercept := range map[testutil.Attach]bool{testutil.PTP: false, testutil.ProxyARP: true} {
 		t.Run(fmt.Sprintf("%s/intercept=%t", attach, intercept), func(t *testing.T) {
@@ -82,7 +82,7 @@ func unroutable() []netip.Addr {
 	return []netip.Addr{addr("203.0.113.9"), addr("2001:db8:9::9")}
 }
 
-// forge sends queries over both protocols in another's name; the answers are that one's.
+// forge sends queries over both protocols from another pod's address; that pod gets the answers.
 func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	for _, network := range rig.Networks() {
 		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
@@ -90,7 +90,7 @@ func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	}
 }
 
-// forget begins the agent's log, the notes and the counters again.
+// forget clears the agent's log, the records and the counters.
 func forget(r *nftRig) {
 	r.Agent.Forget()
 	for _, set := range []string{"asked4", "asked6", "heard4", "heard6"} {
@@ -99,7 +99,7 @@ func forget(r *nftRig) {
 	r.Node.Host.Run("nft", "reset", "counters", "table", "inet", "neardns")
 }
 
-// What lives behind a pod, and is routed to there, lives behind the pod's link.
+// Addresses that are routed to a pod's link are served there.
 func TestRoutedBehindAPodIsServed(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
 	pod := r.Steered("pod")
@@ -120,7 +120,7 @@ func TestRoutedBehindAPodIsServed(t *testing.T) {
 }
 
 // Where pods have no routes of their own, a program at the end of one link brings all packets to them (Cilium's cilium_host):
-// by which link a pod's packets come is then shown by no route, and pods are served.
+// no route then shows by which link a pod's packets come, and pods are served.
 func TestPodsBehindADetour(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
 	pod := r.Steered("pod")
@@ -153,8 +153,8 @@ func TestPodsBehindADetour(t *testing.T) {
 	must(t, r.nft.Verify(r.Host))
 }
 
-// attachBy hangs a pod on the host by another kind of link than a veth or bridge: named as the CNI plugin's own whose pods
-// come that way.
+// attachBy attaches a pod to the host by another kind of link than a veth or bridge. The keys are the names of such links of CNI
+// plugins.
 var attachBy = map[string]func(t *testing.T, r *nftRig, pod *testutil.Pod){
 	"antrea-gw0": func(t *testing.T, r *nftRig, pod *testutil.Pod) { // a port of Open vSwitch, as far as a macvlan end shows it
 		testutil.VethPair(t, r.Node.Host, "lower0", pod.NetNS, "eth0")
@@ -171,8 +171,8 @@ var attachBy = map[string]func(t *testing.T, r *nftRig, pod *testutil.Pod){
 	},
 }
 
-// Pods are served by whatever kind of link they come, in node-cache's place and where they are steered; and where a link leads
-// away from the node as well, they are answered by kube-dns and never cut off.
+// Pods are served on every kind of link, in node-cache mode and if they are steered. If a link also leads away from the node, kube-dns
+// answers them.
 func TestPodsByAnyKindOfLink(t *testing.T) {
 	for name, attach := range attachBy {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 	}
 }
 
-// renew4 renews what a description has.
+// renew4 renews the leases of all addresses of a description.
 func (r *nftRig) renew4(h steer.Host) {
 	r.t.Helper()
 	var at []netip.Addr
@@ -273,7 +273,8 @@ func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
 	return f
 }
 
-// The switch looks at the routes again every few seconds, however many queries a source sends: what it remembers is not renewed.
+// The switch looks at the routes again every few seconds, however many queries a source sends: a query does not
+// extend an element of the set home.
 func TestHomesAreLookedAtAgain(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")

@@ -49,7 +49,8 @@ func TestInterceptPods(t *testing.T) {
 	})
 }
 
-// Connections under interception stay with whom they reached, and sockets kept open are answered through flips.
+// With node interception, a TCP connection stays with its server, and an open UDP socket is answered however often the lease comes and
+// goes.
 func TestInterceptedConnections(t *testing.T) {
 	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
@@ -129,7 +130,7 @@ func TestHostProcesses(t *testing.T) {
 	})
 }
 
-// A host process with a connected UDP socket kept open gets its answers through flips.
+// A host process with an open, connected UDP socket gets its answers however often the lease comes and goes.
 func TestInterceptedHostSockets(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
@@ -150,7 +151,7 @@ func TestInterceptedHostSockets(t *testing.T) {
 	})
 }
 
-// A host process that uses one source port again and again, with and without a lease, has each connection whole.
+// A host process may use one source port for connection after connection, with and without a lease: each connection works.
 func TestInterceptedHostSameFiveTuple(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)

@@ -58,7 +58,7 @@ func holding(t testing.TB, backend *nft.Nftables) []string {
 func TestLeaseRenewAndWithdraw(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
-	h.Lifetime = time.Minute // no lapse of its own here
+	h.Lifetime = time.Minute // so that no lease expires during the test
 	ns, backend := node(t, h)
 	lease := openLease(t, ns)
 	want := func(want ...string) {
@@ -79,7 +79,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	want("udp 169.254.20.11", "tcp 169.254.20.11", "tcp fd00:90de:d95::b", "udp 169.254.20.10", "udp fd00:90de:d95::a")
 	must(t, lease.Withdraw(redirect4.Steering, steer.UDP))
 	want("tcp 169.254.20.11", "tcp fd00:90de:d95::b", "udp 169.254.20.10", "udp fd00:90de:d95::a")
-	must(t, lease.Withdraw(redirect4.Steering, steer.UDP)) // one that is gone
+	must(t, lease.Withdraw(redirect4.Steering, steer.UDP)) // there is none any more
 	must(t, lease.Withdraw(redirect6.Steering, steer.TCP))
 	must(t, lease.Withdraw(local6.Address, steer.UDP))
 	want("tcp 169.254.20.11", "udp 169.254.20.10")
@@ -141,7 +141,7 @@ func TestLeaseExpires(t *testing.T) {
 	})
 }
 
-// A renewal lets the lifetime begin again.
+// A renewal restarts the lifetime.
 func TestRenewalExtendsALease(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
@@ -174,7 +174,7 @@ func TestRenewalExtendsALease(t *testing.T) {
 	})
 }
 
-// Without the rule that takes lease datagrams no program can believe that a lease stands.
+// Without the rule that drops lease datagrams, Renew returns ErrNoSwitch.
 func TestLeaseWithoutSwitch(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, backend := node(t, host())
@@ -222,8 +222,7 @@ func TestLeaseOfAnAbsentAddress(t *testing.T) {
 	}
 }
 
-// Only a root process of the host with our mark renews a lease: not a pod, not a process without the mark, not
-// another user.
+// Only a root process of the host with neardns's mark can renew a lease: no pod, no process without the mark, no other user.
 func TestLeaseIsNobodyElses(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
@@ -263,7 +262,7 @@ func TestLeaseIsNobodyElses(t *testing.T) {
 	try(pod, 0)
 	try(ns, 0)
 	try(ns, 1)
-	ns.Do(func() { // another user, with our mark: what counts is who opened the socket
+	ns.Do(func() { // another user, with the mark: the rule compares the user who opened the socket
 		const nobody = 65534
 		uid, err := unix.SetfsuidRetUid(nobody)
 		must(t, err)

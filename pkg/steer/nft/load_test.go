@@ -46,7 +46,7 @@ func newLoader(t *testing.T, mode testutil.ProxyMode, least int, lifetime time.D
 	return l
 }
 
-// clean takes kube-proxy's rules away and writes those of kube-dns again; our table stays.
+// clean removes kube-proxy's rules and writes those of kube-dns again; the neardns table stays.
 func (l *loader) clean(t *testing.T) {
 	t.Helper()
 	if l.mode == testutil.NFTables {

@@ -26,7 +26,7 @@ func host() steer.Host {
 	return steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0"}, Secret: testSecret}
 }
 
-// testSecret is that of every Lease here that opens without another.
+// testSecret is the default secret of a Lease in these tests.
 const testSecret = rig.Secret
 
 // generation is the number that the kernel raises at every nftables transaction of a namespace.
@@ -97,7 +97,7 @@ func TestApplyIsIdempotent(t *testing.T) {
 	}
 }
 
-// From every description to every other, in one table: what the kernel ends with is always the last one.
+// Apply changes one table from every description to every other: the kernel always ends with the last one.
 func TestApplyFromAnyToAny(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "any")
@@ -114,7 +114,7 @@ func TestApplyFromAnyToAny(t *testing.T) {
 		from = to
 	}
 	names := slices.Sorted(maps.Keys(all))
-	for i, a := range names { // a path that goes from each to each once
+	for i, a := range names { // a path that goes from each to each other once
 		apply(a)
 		apply(a)
 		for _, b := range names[i+1:] {
@@ -124,7 +124,7 @@ func TestApplyFromAnyToAny(t *testing.T) {
 	}
 }
 
-// The kernel counts timeouts in ticks of its clock: a lifetime that is no multiple of them must not be a drift for ever.
+// The kernel counts timeouts in ticks of its clock: a lifetime that is no multiple of a tick must not count as drift.
 func TestAnyLifetimeIsStable(t *testing.T) {
 	testutil.RequireRoot(t)
 	backend := open(t, testutil.NewNS(t, "lifetime"))
@@ -148,8 +148,8 @@ func TestOrderOfADescriptionHasNoMeaning(t *testing.T) {
 
 var handleCall = regexp.MustCompile(`HANDLE\((\w+),([^)]*)\)`)
 
-// older is a table of an imagined older version: other rules, a chain that is no more, a set of another shape, and counters
-// and leases that live.
+// older is a table of an imagined older version: other rules, a chain that no longer exists, a set of another shape, and counters
+// and leases in use.
 const older = `
 table inet neardns {
 	counter delivered_udp { packets 1234 bytes 56789 }
@@ -193,7 +193,7 @@ func TestUpgradeKeepsLeasesAndCounters(t *testing.T) {
 	}
 }
 
-// A table with other rules of ours in it keeps them: Ensure adds objects and addresses, and edits and removes nothing.
+// Ensure adds objects and addresses to a table with another version's rules, and changes and removes nothing.
 func TestEnsureAddsOnly(t *testing.T) {
 	testutil.RequireRoot(t)
 	t.Run("nothing there", func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestExempt(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "exempt")
 	backend := open(t, ns)
-	must(t, backend.Exempt(nil, []netip.Addr{addr("10.244.0.1")})) // no table: nothing to take back
+	must(t, backend.Exempt(nil, []netip.Addr{addr("10.244.0.1")})) // no table, so nothing to remove
 	must(t, backend.Apply(host()))
 	a, b, c := addr("10.244.0.1"), addr("fd00:244::1"), addr("10.244.0.2")
 	must(t, backend.Exempt([]netip.Addr{a, b}, nil))
@@ -326,7 +326,7 @@ func TestCountersOfNothing(t *testing.T) {
 	}
 }
 
-// A table that only notes connections is the steering one but for one chain, and Repair makes it that.
+// A table that only records connections differs from the steering one in one chain, and Repair makes it steer.
 func TestNote(t *testing.T) {
 	testutil.RequireRoot(t)
 	n, err := nft.Open(testutil.NewNS(t, "note").FD())
@@ -335,7 +335,7 @@ func TestNote(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = n.Close() })
 	p := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
-	for range 2 { // the second time it is found so
+	for range 2 { // the second time, the table exists already
 		if recording, err := n.RecordConnections(p); err != nil || !recording {
 			t.Fatalf("notes: %v, %v", recording, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// One source port that queries local and cluster DNS address in turn, as musl does: each answer comes from the address that
+// A client queries the local and the cluster DNS address from one source port, as musl does: each answer comes from the address that
 // was queried, in every state, in both orders, in a steered pod and in a plain one.
 func TestLocalAndClusterFromOnePort(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
@@ -60,7 +60,7 @@ func TestLocalAndClusterFromOnePort(t *testing.T) {
 		turns("lease", "AGENT", "AGENT", "KUBEDNS")
 		r.Withdraw()
 		turns("lease withdrawn", "KUBEDNS", "KUBEDNS", "KUBEDNS")
-		for _, l := range r.Host.Locals { // the local address alone is served
+		for _, l := range r.Host.Locals { // only the local address
 			must(t, r.Lease.Renew(l.Address, 17))
 			must(t, r.Lease.Renew(l.Address, 6))
 		}

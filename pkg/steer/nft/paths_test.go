@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// A service mesh that captures DNS in the pod's nat OUTPUT wins, and its own query upstream is steered.
+// A service mesh that captures DNS in the pod's nat OUTPUT takes precedence, and its own upstream queries are steered.
 func TestMeshCaptureWins(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
@@ -150,8 +150,8 @@ func family(a netip.Addr) string {
 	return "-6"
 }
 
-// kube-dns on the very bridge that the querying pod is on: with br_netfilter 1 everything works, hairpin or not, and each
-// question counts once. (With br_netfilter 0 the fallback fails, and so does plain kube-proxy without us.)
+// kube-dns on the very bridge that the querying pod is on: with br_netfilter 1 everything works, with or without hairpin mode, and
+// each query counts once. With br_netfilter 0, the fallback fails, as plain kube-proxy does without neardns.
 func TestKubeDNSOnTheSameBridge(t *testing.T) {
 	for _, hairpin := range []string{"off", "on"} {
 		t.Run("hairpin "+hairpin, func(t *testing.T) {

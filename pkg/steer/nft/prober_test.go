@@ -66,7 +66,7 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 				p.r.t.Errorf("%s: %s over %s from %s: %v, %v; want %s", when, server, network, source[server.Addr().Is4()], answer, err, who)
 				continue
 			}
-			// Only this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
+			// Only this node knows the prober's addresses, so kube-dns, which may be on another node, sees the node's address.
 			from := source[server.Addr().Is4()]
 			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.FallbackCheckSource(from.Is4())) {
 				p.r.t.Errorf("%s: kube-dns hears %s over %s", when, answer.Client, network)
@@ -75,8 +75,8 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 	}
 }
 
-// The probe source is delivered wherever a socket is bound, so that the first lease can be earned; the proof source always
-// takes the fallback, also under a lease; any other source of that namespace is a pod's.
+// The probe source is delivered wherever a socket is bound, so that the first lease can be granted. Queries from the fallback
+// check's source always take the fallback. Any other source in that netns counts as a pod's.
 func TestProber(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, intercept := range []bool{false, true} {
@@ -100,7 +100,7 @@ func TestProber(t *testing.T) {
 			p.want("KUBEDNS", "killed, lease stands", p.probe)
 			p.want("KUBEDNS", "killed, lease stands", p.proof)
 			r.Listen()
-			// Nothing translates: the proof fails, and nothing may be steered here.
+			// Nothing translates the address, so the fallback check fails, and no pod may be steered.
 			r.Node.Proxy.Remove()
 			r.WantSilence("the proof, nothing translates", r.ClusterDNS(), func(server netip.AddrPort, network string) (*testutil.Answer, error) {
 				return p.ask(server, network, p.proof, testutil.Silence)
@@ -110,8 +110,8 @@ func TestProber(t *testing.T) {
 	})
 }
 
-// A kube-proxy that does not know the pods' range masquerades no pod: then our own rule must, or kube-dns's answers to the
-// prober would look for it elsewhere.
+// A kube-proxy that does not know the pods' range masquerades no packets. neardns's own rule then must, or kube-dns's answers would not
+// reach the prober.
 func TestProberIsMasqueraded(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
 	for i, a := range r.Node.ClusterDNS() {

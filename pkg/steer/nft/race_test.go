@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// withCounters is the host table with counters that have counted.
+// withCounters makes the host table, with counters that are not zero.
 const withCounters = `
 table inet neardns {
 	counter delivered_udp { packets 1000 bytes 64000 }
@@ -37,8 +37,8 @@ func wantCounters(t *testing.T, backend *nft.Nftables) {
 	}
 }
 
-// 100 ADDs at once, each with a back end of its own for the host and for its pod, next to an agent that repairs and a
-// stranger that destroys: at the end each rule is there once and no counter has lost anything.
+// 100 ADDs at once, each with a back end of its own for the host and for its pod, while an agent repairs and another
+// program damages the rules: at the end each rule is there once, and no counter has lost anything.
 func TestHundredEnsuresBesideRepair(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "race")
@@ -104,7 +104,7 @@ func TestHundredEnsuresBesideRepair(t *testing.T) {
 	wantCounters(t, agent)
 }
 
-// Only plugins, and nothing there at first: what they make together is the whole table, each rule once.
+// Plugins alone, without a table at first, together make the whole table, with each rule once.
 func TestHundredEnsuresFromNothing(t *testing.T) {
 	testutil.RequireRoot(t)
 	for range 3 {
@@ -151,7 +151,7 @@ func helper(path string) int {
 	return 0
 }
 
-// The same between processes, which share nothing but the kernel.
+// The same with processes, which share only the kernel.
 func TestProcessesRace(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "race")

@@ -101,7 +101,7 @@ func normalize(listing string) string {
 		"tcp flags & (syn | ack) != syn", "tcp flags != syn / syn,ack").Replace(listing)
 }
 
-// What the kernel dumps is, in canonical form, what was written, rule by rule.
+// In canonical form, each rule in the kernel's dump equals the one that was written.
 func TestCanonicalSurvivesTheKernel(t *testing.T) {
 	testutil.RequireRoot(t)
 	for name, rs := range rulesets() {
@@ -125,7 +125,7 @@ func TestCanonicalSurvivesTheKernel(t *testing.T) {
 	}
 }
 
-// Two rules that mean something else must not share a canonical form, or Verify would be blind between them.
+// Two rules with different effects must not have the same canonical form, or Verify could not tell them apart.
 func TestCanonicalTellsRulesApart(t *testing.T) {
 	texts := map[string]string{}
 	for _, rs := range rulesets() {
@@ -156,7 +156,7 @@ func TestNftDuration(t *testing.T) {
 	}
 }
 
-// open opens the back end in a namespace for the test's time.
+// open opens the back end in a netns, and closes it when the test ends.
 func open(t testing.TB, ns *testutil.NetNS) *nft.Nftables {
 	t.Helper()
 	n, err := nft.Open(ns.FD())

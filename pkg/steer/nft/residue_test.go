@@ -40,7 +40,7 @@ func TestRemoveLeavesNoResidue(t *testing.T) {
 	}
 }
 
-// Tables of others, also those that carry our name in another family, and iptables' own, stay byte for byte.
+// Other programs' tables stay byte for byte, also one named neardns in another family, and those of iptables.
 func TestForeignTablesAreUntouched(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "foreign")
@@ -104,7 +104,7 @@ func TestSupportedLeavesNothing(t *testing.T) {
 	if got := ruleset(ns); got != "" || generation(t, ns) != before {
 		t.Errorf("left, by %d transactions:\n%s", generation(t, ns)-before, got)
 	}
-	must(t, backend.Apply(host())) // the socket is still of use
+	must(t, backend.Apply(host())) // the socket still works
 	must(t, backend.Supported())
 	must(t, backend.Verify(host()))
 }
@@ -160,7 +160,7 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 		backend, err := nft.Open(ns.FD())
 		must(t, err)
 		must(t, backend.Apply(host()))
-		if err := backend.Apply(brokenHost()); err == nil { // an error replaces the socket
+		if err := backend.Apply(brokenHost()); err == nil { // after an error the back end opens a new socket
 			t.Fatal("a table that the kernel cannot take was taken")
 		}
 		must(t, backend.Supported())

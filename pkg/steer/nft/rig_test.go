@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// nftRig is a rig whose host's table is also at hand by itself.
+// nftRig is a rig with its host's back end.
 type nftRig struct {
 	*rig.Rig
 	t   testing.TB

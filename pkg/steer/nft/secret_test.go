@@ -16,7 +16,7 @@ import (
 )
 
 // A root process that may send marked packets, as any container of root's on the host's network may with CAP_NET_RAW alone since
-// Linux 5.17, neither renews nor withdraws a lease, nor holds or clears a client: it lacks the secret of the agent's start.
+// Linux 5.17, neither renews nor withdraws a lease, nor holds or clears a client: it lacks the agent's secret.
 func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
@@ -110,8 +110,8 @@ func marked(t *testing.T, ns *testutil.NetNS, to netip.Addr, port int, payload [
 	})
 }
 
-// Each start has a secret of its own, and the one before is invalid from the first round on. Leases and notes that stand outlive
-// the change: a successor goes on where its predecessor ended.
+// Each agent process has a secret of its own, and the previous one is invalid as soon as the new agent has written its rules. Leases
+// and records survive the change.
 func TestSecretIsOfThisStart(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()

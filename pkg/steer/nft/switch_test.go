@@ -42,7 +42,7 @@ func TestSwitchAfterALapse(t *testing.T) {
 	})
 }
 
-// Counters tell what the switch did.
+// The counters count what the switch did.
 func TestCounters(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")
@@ -82,7 +82,7 @@ func TestCounters(t *testing.T) {
 		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2, steer.CounterHeardUDP: 2, steer.CounterHeardTCP: 2})
 }
 
-// The switch holds two cluster DNS addresses of a family apart, and one that is no longer served but still named by a pod.
+// The switch distinguishes two cluster DNS addresses of a family, and one that is no longer served but that a pod still uses.
 func TestManyRedirects(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		second, old := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")

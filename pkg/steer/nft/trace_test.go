@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
-// traced is this back end, as the tracer takes it.
+// traced is this back end in the form that the tracer needs.
 var traced = trace.Backend{
 	Name: "nftables",
 	Host: func(a trace.Arrangement) trace.Program { return program{nft.Traced(a.Host)} },
@@ -23,7 +23,7 @@ var traced = trace.Backend{
 // Where each packet of the list goes (pkg/testutil/trace/cases.md).
 func TestTrace(t *testing.T) { traced.Check(t) }
 
-// Each rule is there for something that the list shows. The exceptions do what another rule does as well.
+// Without any one rule, some case of the list fails. The exceptions are rules that do what another rule does as well.
 func TestTraceShowsEachRule(t *testing.T) {
 	unseen := map[string]string{
 		"ask1: goto steer1":                            "no set is ever full here",
@@ -76,7 +76,7 @@ func TestTraceKnowsNoMore(t *testing.T) {
 	}
 }
 
-// What the tracer takes the kernel to do, the kernel does.
+// The kernel does what the tracer expects of it.
 func TestTraceOnTheKernel(t *testing.T) {
 	testutil.RequireRoot(t)
 	traced.CheckKernel(t, func(t *testing.T, a trace.Arrangement) trace.Kernel {

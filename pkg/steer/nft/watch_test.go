@@ -150,7 +150,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// A change of ours that comes with more events than the socket holds is noticed all the same.
+// If a change of the neardns table comes with more events than the socket can hold, Watch still ticks.
 func TestWatchOverrun(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, backend := node(t, host())

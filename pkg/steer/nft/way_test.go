@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Looking at many pods leaves no descriptor and no link behind.
+// hostnet.Way leaves no descriptor and no link behind.
 func TestWayGivesDescriptorsBack(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.ProxyARP})
 	pod := r.Pod("pod")
