@@ -20,7 +20,7 @@ import (
 
 var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
-// printer stands in for a plugin: libcni makes its cache of what it prints.
+// printer is a plugin for the test: libcni writes what it prints into the cache.
 type printer struct{ result string }
 
 func (p printer) ExecPlugin(context.Context, string, []byte, []string) ([]byte, error) {
@@ -87,7 +87,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// libcni did not write the netns before 1.3; the result names it.
+// libcni before 1.2 does not write the netns, but the result names it.
 func TestReadWithoutNetNS(t *testing.T) {
 	root := t.TempDir()
 	attach(t, root, "c1", nil, nil, strings.ReplaceAll(result, "/run/netns/a", "/proc/7/ns/net"))

@@ -97,13 +97,13 @@ func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 	if got, _ := os.ReadFile(path); string(got) != "new" {
 		t.Errorf("it says %q", got)
 	}
-	// Twice is as once.
+	// Writing again changes nothing.
 	if err := f.Write([]byte("new")); err != nil {
 		t.Error(err)
 	}
 }
 
-// A file system that is full leaves what was there.
+// If the file system is full, the file keeps its contents.
 func TestFull(t *testing.T) {
 	testutil.RequireRoot(t) // a small file system is mounted
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ func waits(c <-chan struct{}) bool {
 	}
 }
 
-// A loop that is slow sees one tick for many, and the one that comes while it looks.
+// A slow loop gets one tick for many, and another for a tick that is sent after it received the first.
 func TestSendCoalesces(t *testing.T) {
 	c := New()
 	for range 3 {
@@ -61,7 +61,7 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// Loops on one grid come together, whenever they began to wait; an end on the grid waits for the next.
+// Loops that wait for one grid wake up together, whenever they began to wait. A wait that begins on a multiple ends at the next one.
 func TestGrid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step = 250 * time.Millisecond
@@ -97,7 +97,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// Drain returns when the watch has ended, and not before.
+// Drain returns when the channel is closed, and not before.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, ended := New(), false
