@@ -108,7 +108,7 @@ func TestSlowProgram(t *testing.T) {
 	}
 }
 
-// TestTrialLeft takes away what an agent leaves that dies in its trial of the rules.
+// TestTrialLeft removes the chains of an agent that was killed while it tried whether the kernel accepts the rules.
 func TestTrialLeft(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)

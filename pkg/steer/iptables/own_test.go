@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// kube-proxy has rules for those of our addresses that are a Service's. When it restarts behind us, its jump stands first.
+// kube-proxy has rules for those of our addresses that are a Service's. If it restarts later than neardns, its jump comes first.
 func TestKubeProxyStartsAfterUs(t *testing.T) {
 	const variant = iptables.Legacy
 	r := newNodeCacheRig(t, variant)

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
-// What the tracer takes the kernel to do, the kernel does.
+// The kernel does what the tracer expects of it.
 func TestTraceOnTheKernel(t *testing.T) {
 	testutil.RequireRoot(t)
 	trace.Backend{Name: "iptables"}.CheckKernel(t, func(t *testing.T, a trace.Arrangement) trace.Kernel {

@@ -6,7 +6,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
-// traced is this back end, as the tracer takes it, on a kernel that has xt_rpfilter.
+// traced is this back end in the form that the tracer needs, on a kernel that has xt_rpfilter.
 var traced = trace.Backend{
 	Name: "iptables",
 	Host: func(a trace.Arrangement) trace.Program { return program(hosts(a.Host, true)) },
@@ -16,7 +16,7 @@ var traced = trace.Backend{
 // Where each packet of the list goes (pkg/testutil/trace/cases.md).
 func TestTrace(t *testing.T) { traced.Check(t) }
 
-// Each rule is there for something that the list shows.
+// Without any one rule, some case of the list fails.
 func TestTraceShowsEachRule(t *testing.T) {
 	beside := "the next rules, which give back what comes from beside, have none for a Service's address either"
 	traced.CheckRules(t, map[string]string{

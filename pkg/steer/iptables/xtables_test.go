@@ -22,7 +22,7 @@ func readLegacyIn(t *testing.T, ns *testutil.NetNS, is4 bool, table string) lega
 	return out
 }
 
-// What the kernel gives is what iptables-legacy put there.
+// readLegacy returns the rules that iptables-legacy wrote.
 func TestReadLegacy(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, tc := range []struct {
@@ -82,7 +82,7 @@ func TestReadLegacy(t *testing.T) {
 	}
 }
 
-// A kernel that speaks another form must not be read past its end, nor give rules that were not written.
+// parseEntries never reads past the end of a reply in an unknown form, and returns no more rules than fit into it.
 func FuzzParseEntries(f *testing.F) {
 	info := make([]byte, infoSize)
 	f.Add(true, info, make([]byte, 200))

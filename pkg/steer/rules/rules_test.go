@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestNames has each back end found again by the names that stand in files.
+// TestNames: Named finds each back end by the name that state files have.
 func TestNames(t *testing.T) {
 	for _, k := range kinds() {
 		for _, name := range []string{k.String(), k.Recorded()} {
@@ -41,7 +41,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestCandidates holds the order in which back ends are tried.
+// TestCandidates tests the order in which back ends are tried.
 func TestCandidates(t *testing.T) {
 	testutil.RequireRoot(t)
 	nftables, byNFT, byLegacy := kinds()[0], kinds()[1], kinds()[2]
@@ -65,7 +65,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestLifetime rounds a lease's lifetime to what the back end counts in.
+// TestLifetime: a lease's lifetime is rounded up to the back end's unit.
 func TestLifetime(t *testing.T) {
 	for _, k := range kinds() {
 		for lifetime, seconds := range map[time.Duration]time.Duration{0: 1, 800 * time.Millisecond: 1, time.Second: 1, 1200 * time.Millisecond: 2} {

@@ -36,7 +36,7 @@ func attaches(k rules.Kind, proxy testutil.ProxyMode) []testutil.Attach {
 	return []testutil.Attach{testutil.PTP, testutil.BridgeNF}
 }
 
-// The table of DESIGN.md section 3: whatever state the agent is in, a steered pod is answered, and so is one that names
+// Whatever state the agent is in, a steered pod is answered, and so is one that names
 // the local address.
 func TestSwitch(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
