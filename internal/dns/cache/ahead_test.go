@@ -41,10 +41,10 @@ type crowd struct {
 	shared bool
 }
 
-// heard is what came of it: all after the first half.
+// heard counts queries, clients that waited and upstream queries, in the second half of the time.
 type heard struct{ questions, waited, upstream int }
 
-// watched is how many names are.
+// watched returns the number of watched names.
 func (h *ahead) watched() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,8 +127,8 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 
 func always(ttl uint32) func(int) uint32 { return func(int) uint32 { return ttl } }
 
-// TestRefreshKeepsHot: of what is queried ten times and more in each TTL, 99 of 100 clients do not wait, and the upstream has at most
-// a tenth more queries than where answers expire.
+// TestRefreshKeepsHot: for names that are queried ten times or more in each TTL, 99 of 100 clients do not wait, and the upstream gets at
+// most a tenth more queries than without refreshes.
 func TestRefreshKeepsHot(t *testing.T) {
 	for name, c := range map[string]crowd{
 		"denials of 5 s, 13 questions in each":    {names: 40, rate: 104, lasts: 2 * time.Minute, ttl: always(5), denied: true},
@@ -216,7 +216,7 @@ func TestRefreshIsBound(t *testing.T) {
 	}
 }
 
-// TestRefreshRests: nothing wakes the process for names that are queried seldom, nor for those that were queried often.
+// TestRefreshRests: no timer wakes the process for names that are queried seldom, or that are no longer queried.
 func TestRefreshRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
@@ -348,7 +348,8 @@ func TestRefreshOfEvicted(t *testing.T) {
 	})
 }
 
-// TestRefreshTriesAgain: an upstream whose answers ended when ours did, and do no more, is found out by some of the names that come.
+// TestRefreshTriesAgain: if an upstream no longer answers with the remaining TTL of its own entries, some of the next popular names
+// (tryAgain) show it.
 func TestRefreshTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
@@ -433,7 +434,7 @@ func TestRefreshAfterReload(t *testing.T) {
 	}
 }
 
-// TestRefreshFails: an upstream that fails is not queried more often for names that are hot, and clients have what they had before.
+// TestRefreshFails: a failing upstream does not get more queries for hot names, and clients get the earlier answers.
 func TestRefreshFails(t *testing.T) {
 	for name, silence := range map[string]time.Duration{"SERVFAIL": 0, "silent": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {

@@ -91,8 +91,8 @@ type offloadClient struct{}
 
 func (offloadClient) MayOffload() bool { return true }
 
-// TestRefreshOfLent: a name whose hits are the kernel's is fetched again by them: no client waits for it, few of its queries come up, and
-// when no client queries any more it is let go.
+// TestRefreshOfLent: hits that the kernel serves count for the refresh of an entry. No client waits, few queries reach the cache, and the
+// refreshes end when no client queries the name any more.
 func TestRefreshOfLent(t *testing.T) {
 	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {
 		t.Run(name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func TestLoopAtStart(t *testing.T) {
 	})
 }
 
-// No other program's queries are taken for ours, and a silent server is no loop.
+// Queries of other programs do not count as the agent's own, and a silent server is no loop.
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, answersAs("good"))

@@ -38,7 +38,7 @@ func TestReach(t *testing.T) {
 				return well(q, stream)
 			}
 		}
-		// Of a kube-dns that holds another zone than the one that is configured pods hear the same without us.
+		// A kube-dns that holds another zone than the configured one. Without neardns, pods would get its answers too.
 		elsewhere := func(q *dns.Msg, _ bool) *dns.Msg {
 			m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
 			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "a.", Mbox: "b."}}

@@ -93,7 +93,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// A server is not blamed for a time in which we stood still.
+// A server does not fail for silence while this process was stopped.
 func TestStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
@@ -103,7 +103,7 @@ func TestStoodStill(t *testing.T) {
 		if s.health.fails.Load() != 0 {
 			t.Error("a server was blamed after we had stood still")
 		}
-		// Nor where we stood still on the way: the stream was made meanwhile, and was not watched.
+		// The same if the process was stopped during the query, while the TCP connection was made.
 		r = hedgedQuery{a: new(Block), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
 		r.checkLate(time.Now().Add(-time.Second + hedgeAfter))
 		r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}

@@ -47,7 +47,7 @@ func client(n int) *writer {
 	return &writer{addr: &net.UDPAddr{IP: pod(n).AsSlice(), Port: 40000}}
 }
 
-// slow is an upstream that answers when it is let.
+// slow is an upstream that answers once let is closed.
 type slow struct {
 	mu    sync.Mutex
 	asked int
@@ -70,7 +70,7 @@ func question(format string, args ...any) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(fmt.Sprintf(format, args...)), dns.TypeA)
 }
 
-// TestLimitShrinks checks that what is in flight survives a smaller limit, and that no query comes in above it.
+// TestLimitShrinks checks that queries in flight stay when the limit is lowered, and that none is admitted above it.
 func TestLimitShrinks(t *testing.T) {
 	g := New(10)
 	for i := range 10 {
@@ -137,7 +137,7 @@ func TestQuietPodIsServedInAFlood(t *testing.T) {
 	})
 }
 
-// TestPlaceIsGivenBack whatever becomes of the query.
+// TestPlaceIsGivenBack checks that a slot is released if the next plugin fails or panics.
 func TestPlaceIsGivenBack(t *testing.T) {
 	g := New(4)
 	for name, next := range map[string]plugin.HandlerFunc{
@@ -158,8 +158,7 @@ func TestPlaceIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestShedIsNotCached puts CoreDNS's own cache in front: a name that one pod was shed for is there for the next, and a
-// name that the cache had is answered stale.
+// TestShedIsNotCached puts CoreDNS's own cache in front: after a pod's query was shed, the next pod's query for the same name is answered.
 func TestShedIsNotCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // no time passes: a failure that was kept would still be there
 		up := &slow{let: make(chan struct{})}
@@ -268,7 +267,7 @@ neardns_misses_shed_total{reason="share"} 2
 	}
 }
 
-// TestNoAllocation: shedding is what happens 20,000 times a second.
+// TestNoAllocation: shedding a query allocates nothing, because a flood may cause it 20,000 times a second.
 func TestNoAllocation(t *testing.T) {
 	g := New(1)
 	g.enter(pod(9))

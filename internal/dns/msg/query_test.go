@@ -27,7 +27,7 @@ func opt(size uint16, do bool) func(*dns.Msg) {
 	return func(m *dns.Msg) { m.SetEdns0(size, do) }
 }
 
-// TestRead: what a plain query has is read, and one query after the other into the same place.
+// TestRead reads plain queries, one after the other into the same Query.
 func TestRead(t *testing.T) {
 	q := new(Query)
 	for _, tc := range []struct {

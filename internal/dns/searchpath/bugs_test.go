@@ -57,7 +57,7 @@ func TestAutopath2842AddressGivenToAnotherPod(t *testing.T) {
 	if m := r.ask(pod1, "www.example.com.data.svc.cluster.local.", dns.TypeA); len(m.Answer) != 0 {
 		t.Errorf("a pod that wants none: %s", text(m))
 	}
-	// Its predecessor was there a moment ago.
+	// The agent still has the list of the pod that had the address before.
 	r.late = map[netip.Addr]*Search{pod1: shop()}
 	for _, s := range []*Search{nil, NewSearch(clusterList("data"), 5, false, "cluster.local")} {
 		r.set(pod1, s)

@@ -11,7 +11,7 @@ import (
 // client sends one query and returns the answer.
 type client func(name string, qtype uint16) *dns.Msg
 
-// outcomeOf is what a program hears from its libc.
+// outcomeOf is the result of a lookup that a program gets from its libc.
 type outcomeOf struct {
 	addrs []netip.Addr // sorted
 	err   string

@@ -47,7 +47,7 @@ func TestCompletes(t *testing.T) {
 		{"www.example.com" + cluster, dns.TypeA, "NOERROR: www.example.com" + cluster + " 5 IN CNAME www.example.com.; www.example.com. 30 IN A ", resultCompleted},
 		{"www.example.com" + cluster, dns.TypeAAAA, "NOERROR: www.example.com" + cluster + " 5 IN CNAME www.example.com.; www.example.com. 30 IN AAAA ", resultCompleted},
 		{"WWW.example.COM.Shop.svc.cluster.LOCAL.", dns.TypeA, "NOERROR: WWW.example.COM.Shop.svc.cluster.LOCAL. ", resultCompleted},
-		// The SOA's minimum of 5 s bounds what is known.
+		// The SOA's minimum of 5 s limits the TTL.
 		{"v4.example.com" + cluster, dns.TypeA, "NOERROR: v4.example.com" + cluster + " 5 IN CNAME v4.example.com.; v4.example.com. 30 IN A ", resultCompleted},
 		{"v4.example.com" + cluster, dns.TypeAAAA, "NOERROR: ", resultCompleted},
 		{"cdn.example.com" + cluster, dns.TypeA, "NOERROR: cdn.example.com" + cluster + " 5 IN CNAME cdn.example.com.; cdn.example.com. 20 IN CNAME target.cdn.example.com.; target", resultCompleted},
@@ -129,7 +129,7 @@ func TestOneDecision(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	// One denial for each of the cluster's suffixes, two names in both families; then each query has the end itself.
+	// One query for each of the cluster's three suffixes, two for each of the two other names, and one for each client's query.
 	if got, want := len(r.world.asked), 3+2*2+100; got != want {
 		t.Errorf("%d questions behind the plugin, want %d", got, want)
 	}
@@ -209,8 +209,8 @@ func TestLaterSteps(t *testing.T) {
 	}
 }
 
-// TestDecisionsEnd: what was decided holds for as long as the denials on the way do, at least long enough for a walk, and no
-// longer than half a minute; it is gone at once with the configuration that it was made under.
+// TestDecisionsEnd: a decision is kept as long as the walk's denials are valid, but at least minKeep and at most maxKeep. A reload of the
+// configuration removes it at once.
 func TestDecisionsEnd(t *testing.T) {
 	const question = "www.example.com.shop.svc.cluster.local."
 	synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,8 @@ func TestSilenceOnTheWay(t *testing.T) {
 	}
 }
 
-// TestDenialGrowsOlder: a name that a decision takes for absent is believed so for no longer than by the cache.
+// TestDenialGrowsOlder: the TTL of a completed denial falls as the walk's denials get older, so no client keeps it longer than they are
+// valid.
 func TestDenialGrowsOlder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, map[string]string{"v4.example.com.": "v4"})

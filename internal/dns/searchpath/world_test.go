@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a server that knows how each name is. It counts its queries.
+// world is a server that answers for each name according to its kind. It records its queries.
 type world struct {
 	kinds map[string]string // by name, lower case with the final dot; others do not exist
 
@@ -31,10 +31,10 @@ type world struct {
 	asked []string   // "name TYPE"
 }
 
-// silence is how long the agent waits for a silent server.
+// silence is how long the agent waits for a silent server (silentEnd in package forward).
 const silence = 1900 * time.Millisecond
 
-// The kinds: what A and AAAA say. An address is made from the name, so that each name's are its own.
+// The kinds of names: what the answers to A and AAAA queries have. Addresses are made from the name, so each name has its own.
 var kinds = map[string][2]string{
 	"both": {"has", "has"}, "v4": {"has", "empty"}, "v6": {"empty", "has"}, "empty": {"empty", "empty"}, "absent": {"absent", "absent"},
 	"alias": {"aliased", "aliased"}, "alias-v4": {"aliased", "alias"}, "alias-nowhere": {"alias", "alias"}, "dangling": {"dangling", "dangling"},

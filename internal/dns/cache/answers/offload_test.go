@@ -149,7 +149,7 @@ func TestOnRevoke(t *testing.T) {
 	}
 }
 
-// TestHeirIsOffered: the successor of an offloaded entry is offered at its first hit, because its hits so far were the kernel's.
+// TestHeirIsOffered: an entry that replaces an offloaded one is offered at its first hit.
 func TestHeirIsOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore(0)

@@ -23,10 +23,10 @@ func snapshot(t testing.TB, s *Store, boot Boot) []byte {
 	return b.Bytes()
 }
 
-// first is a clock of the boot that has just begun.
+// first is the time at the start of boot 1.
 var first = Boot{ID: [16]byte{1}}
 
-// at is a clock of the boot that stands still.
+// at is a clock that always returns boot.
 func at(boot Boot) func() Boot { return func() Boot { return boot } }
 
 func TestSnapshot(t *testing.T) {

@@ -92,7 +92,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestFloodBytes: without a bound of entries, the bytes bound; and the space that takes most gives.
+// TestFloodBytes: without a maximum of entries, the store's bytes are the limit, and the space with most bytes loses entries.
 func TestFloodBytes(t *testing.T) {
 	s := NewStore(200_000)
 	quiet, loud := s.Space(1), s.Space(2)
@@ -135,7 +135,7 @@ func TestLargeAnswer(t *testing.T) {
 	}
 }
 
-// TestKnownAgain: what comes again soon after it was evicted is more than a name of one query.
+// TestKnownAgain: an entry that is stored again soon after its eviction goes to the main queue.
 func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
@@ -171,7 +171,7 @@ func TestKnownAgain(t *testing.T) {
 	}
 }
 
-// TestUsedBefore: an entry that replaces one that was used is more than a name of one query.
+// TestUsedBefore: an entry that replaces a used one goes to the main queue.
 func TestUsedBefore(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		s := NewStore(0)
@@ -308,7 +308,7 @@ type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
-// TestTryPeek: who must not wait does not, while a writer has the lock; and it finds what Peek finds, and counts nothing as used.
+// TestTryPeek: TryPeek does not wait while a writer has the lock. Otherwise it finds what Peek finds, and counts no use.
 func TestTryPeek(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)

@@ -316,14 +316,14 @@ func TestReadCluster(t *testing.T) {
 	}
 }
 
-// TestReadOtherDomain has kube-dns serve another domain than the agent's configuration has: its names would go outside.
+// TestReadOtherDomain: kube-dns serves another domain than the agent is configured with, so its names must not go to the node's resolvers.
 func TestReadOtherDomain(t *testing.T) {
 	if v := Read(kubeadm, "k8s.example"); v.Node || v.Why != "its Corefile has the zone cluster.local (kubernetes), line 7" {
 		t.Errorf("%+v", v)
 	}
 }
 
-// TestReadOpensNothing has a Corefile import a file that is there: the parser would take it in.
+// TestReadOpensNothing: a Corefile imports a file that exists; it must not be read.
 func TestReadOpensNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "zone")
 	if err := os.WriteFile(file, []byte("forward . /etc/resolv.conf\n"), 0o600); err != nil {
@@ -354,7 +354,7 @@ func FuzzRead(f *testing.F) {
 		if !strings.Contains(text, "forward") || strings.Contains(text, "import ") && !strings.Contains(text, "#") && !strings.Contains(text, `"`) {
 			t.Errorf("%q: %+v", text, v)
 		}
-		// Whatever else stands in it, one more zone is one too many.
+		// With a zone outside the cluster, queries go to kube-dns, whatever else the Corefile has.
 		if more := Read("corp.example {\nwhoami\n}\n"+text, "cluster.local"); more.Node {
 			t.Errorf("%q: with a zone of its own %+v", text, more)
 		}
