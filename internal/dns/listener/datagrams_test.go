@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// strange are messages of every kind of fault.
+// strange returns messages with unusual headers and sections, valid and invalid ones.
 func strange(t testing.TB) (out [][]byte) {
 	t.Helper()
 	for opcode := range 16 {
@@ -135,7 +135,7 @@ func (s *some) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	return s.echo.Answer(b, q)
 }
 
-// TestBrokenFirst: a handler before the chain that panics costs no answer, and not the process.
+// TestBrokenFirst: if the fast path panics, the chain answers, and the process continues.
 func TestBrokenFirst(t *testing.T) {
 	s, cfg := serve(t, nil, &handler{do: answer, first: broken{}})
 	q := question("a.example.org.", dns.TypeA)
@@ -157,8 +157,7 @@ type broken struct{}
 
 func (broken) Answer([]byte, *fastpath.Query) ([]byte, queryinfo.Level, bool) { panic("broken") }
 
-// TestNoGoroutinePerMiss: a thousand queries for the chain, some at a time, take as many goroutines as there are at a time, and the
-// next thousand take those.
+// TestNoGoroutinePerMiss: about a thousand queries for the chain, atOnce at a time, use at most 2*atOnce goroutines.
 func TestNoGoroutinePerMiss(t *testing.T) {
 	var mu sync.Mutex
 	ran := map[string]bool{} // goroutines
@@ -195,7 +194,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 	}
 }
 
-// TestAddresses: an address of the kernel's is counted for without port, scope and mapping, and shown to the chain with port and scope.
+// TestAddresses: of an address as the kernel writes it, client omits port, scope and mapping, and udp has port and scope.
 func TestAddresses(t *testing.T) {
 	for text, want := range map[string]string{"10.244.1.7:53": "10.244.1.7", "[fd00::7]:65535": "fd00::7", "[fe80::1%7]:1": "fe80::1", "[::ffff:10.0.0.1]:9": "10.0.0.1"} {
 		a := kernelAddress(netip.MustParseAddrPort(text))

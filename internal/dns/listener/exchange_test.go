@@ -60,10 +60,10 @@ func (w *watcher) take(t testing.TB, n int) []queryinfo.Answer {
 	return told
 }
 
-// shelf is an answerer that knows one name.
+// shelf is a fast path that answers queries for one name.
 type shelf struct {
 	name  string
-	asked fastpath.Query // the last of them
+	asked fastpath.Query // the last query, without its message
 	mu    sync.Mutex
 }
 
@@ -83,7 +83,7 @@ func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bo
 	return append(b, wire...), queryinfo.Stale, true
 }
 
-// serve is start, with the other handlers.
+// serve starts a server with an observer and a chain that may have a fast path. start takes a function instead.
 func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
@@ -100,7 +100,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 
 var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 
-// TestObserver: each query is reported once, by whichever handler it was answered and over either protocol.
+// TestObserver: each query is reported once, whichever handler answers it, over UDP and TCP.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
@@ -273,7 +273,7 @@ func TestFirstDrains(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange is what the front adds to a query that the chain answers with bytes.
+// BenchmarkExchange measures what serving.answer adds to a query that the chain answers with bytes.
 func BenchmarkExchange(b *testing.B) {
 	wire, err := new(dns.Msg).SetReply(question("a.example.org.", dns.TypeA)).Pack()
 	if err != nil {
@@ -297,7 +297,7 @@ type nobodyCounts struct{}
 func (nobodyCounts) Identify(netip.Addr) any { return nil }
 func (nobodyCounts) Record(queryinfo.Answer) {}
 
-// nowhere is a client that takes everything.
+// nowhere is a ResponseWriter that discards answers.
 type nowhere struct{ dns.ResponseWriter }
 
 func (*nowhere) Write(b []byte) (int, error) { return len(b), nil }

@@ -224,7 +224,7 @@ func newLibrary(f *testing.F) *library {
 	return l
 }
 
-// answers has messages answered, of each at most so many bytes.
+// answers sends at most most bytes of each message to the server, and returns its answers and how many queries the handler got.
 func (l *library) answers(messages [][]byte, most int) (answers [][]byte, questions int) {
 	c := &inMemory{closed: make(chan struct{})}
 	for _, m := range messages {

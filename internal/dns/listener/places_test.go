@@ -14,13 +14,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// visit is a connection as the quota sees it.
+// visit returns a connection with the fields that the quota uses.
 func visit(of *streams, source byte) *stream {
 	return &stream{of: of, source: netip.AddrFrom4([4]byte{10, 244, 0, source})}
 }
 
-// TestWhoGoes: a source beyond its share gives the connection that it has not used for longest, and never one with a query in
-// work; another's is given up only where that source has more.
+// TestWhoGoes: if a client has its share, its new connection replaces its longest idle one, never one with a query in progress.
+// Another client's connection is replaced only if that client has more connections.
 func TestWhoGoes(t *testing.T) {
 	q := newQuota(Config{Connections: 8})
 	of := &streams{quota: q}

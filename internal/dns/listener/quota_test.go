@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestPacketsInWork: one source gets half of the places, what it sends beyond is dropped, another is served next to it; and
-// every kind of datagram is counted out again.
+// TestPacketsInWork: one client gets half of the slots, its further queries are dropped, and another client is still served. Every kind
+// of datagram frees its slot.
 func TestPacketsInWork(t *testing.T) {
 	release := make(chan struct{})
 	let := sync.OnceFunc(func() { close(release) })
@@ -71,7 +71,7 @@ func TestPacketsInWork(t *testing.T) {
 	waitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
 }
 
-// TestFullQuota stops reading when no source could be served; what comes waits in the socket and is answered later.
+// TestFullQuota: while no slot is free, the server does not read. Queries wait in the socket and are answered later.
 func TestFullQuota(t *testing.T) {
 	var answered atomic.Int64 // over UDP
 	s, cfg := start(t, func(w dns.ResponseWriter, q *dns.Msg) {
@@ -90,7 +90,7 @@ func TestFullQuota(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first may be read still, by a read that had begun.
+	// The first may still be read, by a read that has begun.
 	for range 2 {
 		conn.Write(wire)
 	}

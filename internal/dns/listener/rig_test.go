@@ -115,14 +115,14 @@ func inWork(s *Server) int {
 	return packets.taken
 }
 
-// boundPackets makes the bound on queries over UDP one that a test can reach.
+// boundPackets sets the number of slots for UDP queries, so that a test can fill them.
 func (s *Server) boundPackets(most int) {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()
 	s.quota.packets.Resize(most)
 }
 
-// sources is how many sources are remembered for their queries over UDP.
+// sources returns the number of clients with a slot for a UDP query.
 func (s *Server) sources() int {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()

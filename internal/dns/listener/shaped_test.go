@@ -143,13 +143,13 @@ func TestSlowLink(t *testing.T) {
 	}
 }
 
-// sendBuffer is how much of a point's socket may be under way.
+// sendBuffer returns the size of a point's send buffer.
 func sendBuffer(p *point) (most int, err error) {
 	controlErr := p.udp.raw.Control(func(fd uintptr) { most, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
 	return most, errors.Join(err, controlErr)
 }
 
-// roomless reports whether a point remembers no client behind a slow link.
+// roomless reports whether a point's send buffer has its original size, and no client counts as slow.
 func roomless(p *point) (yes bool) {
 	_ = p.udp.raw.Write(func(uintptr) bool { // an error: the socket is closed
 		yes = p.udp.room.most == 0 && p.udp.room.slow == nil

@@ -59,7 +59,8 @@ func FuzzConflicting(f *testing.F) {
 	})
 }
 
-// elsewhere, in the environment, has this program send its first thread into a new netns and name who holds a port.
+// elsewhere is an environment variable with an address. If it is set, this program moves its first thread into a new netns, and prints
+// the processes that have the address.
 const elsewhere = "NEARDNS_TEST_FIRST_THREAD_ELSEWHERE"
 
 func init() { // on the first thread
@@ -85,7 +86,7 @@ func init() { // on the first thread
 	os.Exit(0)
 }
 
-// Go may run what enters a pod's netns on the first thread, which is what /proc/self and /proc/net tell of.
+// Go may run a goroutine that enters a pod's netns on the first thread, whose netns /proc/self/net and /proc/net show.
 func TestNamedFirstThreadElsewhere(t *testing.T) {
 	testutil.RequireRoot(t)
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
