@@ -15,13 +15,13 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// foreign is how many Services of others stand in nat, with five rules each: what a restore of one table reads, checks and
-// writes again.
+// foreign is the number of other Services in table nat, with five rules each, which a restore of the table reads, checks and writes
+// again.
 const foreign = 300
 
-// TestChurn makes the host's rules over and over, as reloads do, next to a kube-proxy that does so with its own, while a
-// pod sends queries. What is queried at such a moment may be answered by either, but never by neither: a packet that fell into a gap
-// between two rulesets would be waited for in vain, however long.
+// TestChurn makes the host's rules over and over, as reloads do, while kube-proxy does so with its own rules and a
+// pod sends queries. Either server may answer such a query, but one always must: a packet lost between two rulesets would never be
+// answered.
 func TestChurn(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
@@ -43,7 +43,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// churn has the pod query without pause while our rules and kube-proxy's are made again, and counts its queries.
+// churn has the pod query without pause while neardns's rules and kube-proxy's are made again, and counts its queries.
 func (r *variantRig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
 	t.Helper()
 	var asked atomic.Int64

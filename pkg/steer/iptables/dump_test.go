@@ -11,8 +11,8 @@ import (
 )
 
 // TestRestoredAtBoot is a node whose rules another program saved and puts back at boot (iptables-persistent, iptables.service), where
-// nothing else of ours is: no agent, no link, no hairpin. A client the cluster DNS address has kube-dns, whether we ever come
-// back or not; and once a program of ours comes, all is as it should be.
+// nothing else of neardns exists: no agent, no link, no hairpin. A client that queries the cluster DNS address gets kube-dns's answers.
+// As soon as a neardns program runs, all is as it should be.
 func TestRestoredAtBoot(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		for name, newRig := range map[string]func(testing.TB, iptables.Variant) *variantRig{
@@ -50,8 +50,7 @@ func TestRestoredAtBoot(t *testing.T) {
 	})
 }
 
-// TestUntranslated takes the Service away whose address stands on our link, as one has it who names another address there: what
-// kube-proxy does not translate goes to whom we give it back to.
+// TestUntranslated deletes the Service whose address is on neardns's link: packets that kube-proxy does not translate go to the fallback.
 func TestUntranslated(t *testing.T) {
 	r := newNodeCacheRig(t, iptables.Legacy)
 	pod := r.Node.AddPod("pod")

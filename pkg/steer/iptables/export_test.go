@@ -8,7 +8,7 @@ import (
 // LockWait is how long a run waits for iptables' lock.
 const LockWait = lockWait * time.Second
 
-// Within bounds the runs of a back end's programs by less than the usual.
+// Within sets a shorter time limit for the runs of a back end's programs.
 func (b *Iptables) Within(most time.Duration) { b.maxRun = most }
 
 // Changes is Watch without its regular ticks.

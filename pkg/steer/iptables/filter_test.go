@@ -28,8 +28,8 @@ func TestAcceptRules(t *testing.T) {
 	}
 }
 
-// TestEnsureAccepts goes through a node's life in both kinds of iptables: nothing where nothing drops, our chains where it does,
-// back after a flush, and nothing foreign touched.
+// TestEnsureAccepts, with both variants of iptables: without a DROP policy EnsureAccepts adds nothing, with one it adds the chains, also
+// after a flush, and never touches other programs' rules.
 func TestEnsureAccepts(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range []string{"nft", "legacy"} {
@@ -130,7 +130,7 @@ func TestAcceptNoProgram(t *testing.T) {
 	})
 }
 
-// BenchmarkPolicies is what every round of the agent's loop pays on a node whose kube-proxy has very many chains.
+// BenchmarkPolicies measures DropPolicies on a node whose kube-proxy has very many chains.
 func BenchmarkPolicies(b *testing.B) {
 	testutil.RequireRoot(b)
 	ns := testutil.NewNS(b, "accept")
@@ -150,7 +150,7 @@ func BenchmarkPolicies(b *testing.B) {
 	})
 }
 
-// Without the programs nothing is reported to be gone that stands there, and a node without our chains is no error.
+// Without the programs, RemoveAccepts does not succeed if there are chains; if there are none, it is no error.
 func TestRemoveAcceptsWithoutPrograms(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range []string{"nft", "legacy"} {

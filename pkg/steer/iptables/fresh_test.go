@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestRests holds how soon programs are started again to look: soon after a quick look, and later after one that took long, but
-// no later than Watch wants it.
+// TestRests: programs are started again soon after a quick check, and later after one that took long, but after checkEvery at most.
 func TestRests(t *testing.T) {
 	for _, c := range []struct{ took, again time.Duration }{
 		{0, recheckAfter}, {20 * time.Millisecond, recheckAfter}, {2 * time.Second, 4 * time.Second}, {time.Minute, checkEvery},

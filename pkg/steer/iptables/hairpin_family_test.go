@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestHairpinMissingFamily asks the kernel for rules of a family that it does not route, as IPv6 is none to one booted with
+// TestHairpinMissingFamily lists the routing rules of a family that the kernel does not route, as IPv6 after a boot with
 // ipv6.disable=1.
 func TestHairpinMissingFamily(t *testing.T) {
 	testutil.RequireRoot(t)

@@ -17,11 +17,11 @@ func state(ns *testutil.NetNS) string {
 	return out.String()
 }
 
-// TestHairpin makes, keeps, changes and removes it, and wants nothing else touched.
+// TestHairpin makes, keeps, changes and removes the hairpin; nothing else may change.
 func TestHairpin(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
-	ns.Run("ip", "rule", "add", "pref", "97", "to", "192.0.2.1", "lookup", "7") // a stranger with our number
+	ns.Run("ip", "rule", "add", "pref", "97", "to", "192.0.2.1", "lookup", "7") // another program's rule with one of neardns's priorities
 	ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	before := state(ns)
 	tn, err := iptables.OpenHairpin(ns.FD())
@@ -61,7 +61,7 @@ func TestHairpin(t *testing.T) {
 	if rules := ns.Run("ip", "rule"); strings.Contains(rules, "10.96.0.10 ") || !strings.Contains(rules, "10.96.0.11 ") {
 		t.Errorf("rules after a change:\n%s", rules)
 	}
-	// What the node's own processes are given back goes there, too, by its mark.
+	// Marked packets of the node's own processes go there, too.
 	marked := func() bool {
 		return strings.Contains(ns.Run("ip", "rule"), "from all to 10.96.0.11 fwmark 0x35 iif lo lookup 5353")
 	}
@@ -97,7 +97,8 @@ func TestHairpinStranger(t *testing.T) {
 	ns.Link("neardns-turn0")
 }
 
-// TestHairpinRulesOfOthers wants exactly our rules back, whatever stands in their places, and what is not ours to take said.
+// TestHairpinRulesOfOthers: Ensure restores exactly neardns's rules, whatever has their priorities, and names rules that it must
+// not remove.
 func TestHairpinRulesOfOthers(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
@@ -139,7 +140,7 @@ func TestHairpinRulesOfOthers(t *testing.T) {
 		ns.Run(append([]string{"ip", "rule", "del", "pref", "97"}, args...)...)
 		must(t, ensure())
 	}
-	// What was made without a protocol, by an earlier version, is ours.
+	// Rules without a protocol, which an earlier version made, are neardns's.
 	ns.Run("ip", "rule", "add", "pref", "97", "to", "10.96.0.9", "lookup", "5353", "proto", "0")
 	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.9", "lookup", "main", "proto", "0")
 	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.8", "lookup", "7") // not ours: another table
@@ -149,7 +150,7 @@ func TestHairpinRulesOfOthers(t *testing.T) {
 	}
 }
 
-// TestHairpinProtocol has each rule and route of ours be the kernel's to systemd-networkd, which removes all others when it starts.
+// TestHairpinProtocol: each of neardns's rules and routes has protocol kernel; systemd-networkd removes others when it starts.
 func TestHairpinProtocol(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
@@ -176,8 +177,8 @@ func TestHairpinProtocol(t *testing.T) {
 	}
 }
 
-// TestHairpinLocalRuleMovedBack has the kernel's rule for local addresses behind ours, as Cilium has it: what IPVS has on a link is not
-// led astray.
+// TestHairpinLocalRuleMovedBack moves the kernel's rule for local addresses behind neardns's, as Cilium does: packets to an address
+// that IPVS has on a link still reach it.
 func TestHairpinLocalRuleMovedBack(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")

@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// The chains of kube-system/kube-dns, whose names come of the Service's name, port and protocol.
+// The chains of kube-system/kube-dns, whose names are derived from the Service's name, port and protocol.
 const udpChain, tcpChain = "KUBE-SVC-TCOU7JCQXEZGVUNU", "KUBE-SVC-ERIFXISQEP7F7OF4"
 
 // serviceGone is what kube-proxy 1.36 in iptables mode gives to iptables-restore --noflush --counters when the Service is deleted,
@@ -25,13 +25,13 @@ const serviceGone = `*nat
 COMMIT
 `
 
-// TestKubeProxyDeletes is why there is the hairpin: what jumps to a chain of kube-proxy's keeps it from deleting that, and with it
-// from all else that its transaction was to do.
+// TestKubeProxyDeletes shows why there is a hairpin: kube-proxy cannot delete a chain to which another rule jumps, and then its whole
+// transaction fails.
 func TestKubeProxyDeletes(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
 		host, kind := r.Node.Host, strings.TrimPrefix(string(variant), "iptables")
-		// kube-proxy's rules, by the program that ours are made with.
+		// kube-proxy's rules, written by the same program as neardns's.
 		host.RunInput(r.Node.Proxy.Base(true)+r.Node.Proxy.Rules(true, testutil.DNSService(r.Node.ClusterDNS()[0], r.Node.KubeDNSAddrs()[0])),
 			"iptables"+kind+"-restore", "--noflush", "-w")
 		restore := []string{"iptables" + kind + "-restore", "--noflush", "--counters", "-w"}

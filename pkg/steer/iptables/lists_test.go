@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// tamper prints what it can do to the lists of leases, and those that it cannot read.
+// tamper prints which lists of leases it can change, and which it cannot read.
 const tamper = `for f in neardns_udp4 neardns_tcp4 neardns_udp6 neardns_tcp6; do
 	f=/proc/net/xt_recent/$f
 	(echo +169.254.20.11 > $f) && echo "wrote $f"
@@ -16,8 +16,8 @@ const tamper = `for f in neardns_udp4 neardns_tcp4 neardns_udp6 neardns_tcp6; do
 	cat $f >/dev/null || echo "cannot read $f"
 done`
 
-// TestListsAreClosed has root without any capability, and another user, write leases of an agent that does not renew, also after the
-// rules were made again. A reader may see them.
+// TestListsAreClosed: neither root without capabilities nor another user can write leases, also after the rules were made again. They
+// can read the lists.
 func TestListsAreClosed(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// ownLock has all of iptables in this test go by a lock file of the test's, so that no other program on the machine is held up.
+// ownLock makes iptables in this test use a lock file of its own, so that no other program on the machine has to wait.
 func ownLock(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "xtables.lock")
@@ -33,8 +33,8 @@ func hold(t *testing.T, path string) (release func()) {
 	return func() { must(t, f.Close()) }
 }
 
-// TestLockHeld has another program keep the lock for longer than we wait: a repair ends within its bound and gives the reason, nothing
-// is half done, what stands can be seen all the while, and afterwards all goes on.
+// TestLockHeld: another program keeps the lock for longer than lockWait. A repair ends in time and names the reason, no chain is half
+// written, the rules can be read meanwhile, and afterwards a repair works.
 func TestLockHeld(t *testing.T) {
 	path := ownLock(t)
 	r := newRig(t, iptables.Legacy)
@@ -75,14 +75,14 @@ func TestLockHeld(t *testing.T) {
 	must(t, b.Supported())
 }
 
-// TestLockOfTheOther is about iptables-nft, which has no lock: it goes on.
+// TestLockOfTheOther: iptables-nft has no lock, so it works while the lock is taken.
 func TestLockOfTheOther(t *testing.T) {
 	hold(t, ownLock(t))
 	r := newRig(t, iptables.NFT)
 	must(t, r.rules.Verify(r.Host))
 }
 
-// TestNoLockFile is a lock file that cannot be opened, for which iptables has the same exit code: waiting is no remedy.
+// TestNoLockFile: the lock file cannot be opened, for which iptables has the same exit code, but waiting does not help.
 func TestNoLockFile(t *testing.T) {
 	testutil.RequireRoot(t)
 	t.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "missing", "xtables.lock"))
@@ -92,7 +92,7 @@ func TestNoLockFile(t *testing.T) {
 	}
 }
 
-// TestSlowProgram is a program that does not end, as behind another's transaction that does not.
+// TestSlowProgram: a program does not end, for example because it waits for another program's transaction.
 func TestSlowProgram(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := t.TempDir()

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestOddLinks has uplinks whose names mean something to iptables or to the reader of its rules. Their rules are about them, and
-// about no other link.
+// TestOddLinks: the names of uplinks have characters with a meaning for iptables or for the parser of its rules. Their rules match these
+// links and no others.
 func TestOddLinks(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		odd := []string{`wan"0`, `wan\0`, `'wan'`, "#wan", "-j", "!", "wan,0"}
@@ -33,8 +33,7 @@ func TestOddLinks(t *testing.T) {
 	})
 }
 
-// TestWithoutIPv6 is a node whose kernel or packages have iptables for IPv4 alone, which is no fault where nothing else is wanted
-// for.
+// TestWithoutIPv6: the node's kernel or packages have iptables for IPv4 alone, which is enough if there are only IPv4 addresses.
 func TestWithoutIPv6(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)

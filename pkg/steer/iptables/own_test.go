@@ -29,8 +29,7 @@ func TestKubeProxyStartsAfterUs(t *testing.T) {
 	r.Want("AGENT", r.Node.Host, "from the host", r.Servers()...)
 }
 
-// What another machine on the node's network sends to a Service's address is kube-proxy's affair; at the other addresses it has kube-dns,
-// too.
+// Packets from another machine to a Service's address are left to kube-proxy; those to the other addresses go to kube-dns, too.
 func TestServiceFromBeside(t *testing.T) {
 	r := newNodeCacheRig(t, iptables.NFT)
 	r.Listen()

@@ -11,7 +11,7 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-// TestGolden holds what is given to iptables-restore, whole, for nodes and pods.
+// TestGolden compares the whole input of iptables-restore, for nodes and pods.
 func TestGolden(t *testing.T) {
 	redirects := []steer.Redirect{
 		{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")},

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// variantRig is a rig whose host's rules and hairpin are also at hand by themselves.
+// variantRig is a rig with its host's back end and hairpin.
 type variantRig struct {
 	*rig.Rig
 	variant iptables.Variant
@@ -51,7 +51,7 @@ func newRigOn(t testing.TB, attach testutil.Attach, variant iptables.Variant, ch
 	return inside(t, variant, rig.New(t, rules.OfVariant(variant, nil), o, change...))
 }
 
-// newNodeCacheRig is newRig in node-cache's place. What others bind there is theirs.
+// newNodeCacheRig is newRig in node-cache mode, with ceded addresses.
 func newNodeCacheRig(t testing.TB, variant iptables.Variant) *variantRig {
 	t.Helper()
 	o := testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP}
@@ -70,7 +70,7 @@ func inside(t testing.TB, variant iptables.Variant, of *rig.Rig) *variantRig {
 	return r
 }
 
-// behind lists whom packets are given back to.
+// behind lists the fallback's addresses.
 func (r *variantRig) behind() []netip.Addr {
 	out := r.Node.ClusterDNS()
 	for _, l := range r.Host.Locals {
@@ -90,13 +90,13 @@ func variants(t *testing.T, f func(t *testing.T, variant iptables.Variant)) {
 	}
 }
 
-// dump is what stands in a namespace's tables, of both variants.
+// dump returns the rules in a netns's tables, of both variants.
 func dump(ns *testutil.NetNS) string {
 	var out strings.Builder
 	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
 		text, _ := ns.TryRun("", program)
 		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, ":") { // packets that went by
+			if strings.HasPrefix(line, ":") { // packet counts
 				line, _, _ = strings.Cut(line, "[")
 				line += "\n"
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSameRules has both variants print the same rules of ours, as the kernel has them.
+// TestSameRules: both variants print the same rules of neardns.
 func TestSameRules(t *testing.T) {
 	for name, newRig := range map[string]func(testing.TB, iptables.Variant) *variantRig{
 		"redirects":             func(t testing.TB, v iptables.Variant) *variantRig { t.Helper(); return newRig(t, v) },
@@ -47,12 +47,12 @@ func TestSameRules(t *testing.T) {
 // chainOf is the family, table and chain of a printed rule.
 func chainOf(rule string) string { return strings.Join(strings.Fields(rule)[:4], " ") }
 
-// TestRepair damages the rules in each way and wants them back, with nothing foreign touched.
+// TestRepair damages the rules in each way; Repair must restore them and touch no other program's rules.
 func TestRepair(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
 		must(t, r.rules.Verify(r.Host))
-		// Only of rules that it made itself it knows how they are printed.
+		// It knows how rules are printed only if it wrote them itself.
 		must(t, r.rules.Remove())
 		must(t, r.rules.Apply(r.Host))
 		whole := dump(r.Node.Host)
@@ -88,7 +88,7 @@ func TestRepair(t *testing.T) {
 			must(t, r.rules.Apply(r.Host))
 			must(t, r.rules.Verify(r.Host))
 		}
-		// In another order at most: what was put back stands first again.
+		// Only the order may differ, because a restored jump comes first again.
 		if got, want := sorted(dump(r.Node.Host)), sorted(whole); !slices.Equal(got, want) {
 			t.Errorf("repaired:\n%s\nwant\n%s", strings.Join(got, ""), strings.Join(want, ""))
 		}
@@ -130,7 +130,7 @@ func TestRepairByAnother(t *testing.T) {
 			t.Errorf("%d programs were started although nothing changed", now-runs)
 		}
 		r.Node.Host.Run(program, "-w", "-t", "raw", "-F", "NEARDNS-UDP")
-		testutil.Eventually(t, func() error { // a look a moment after the last is put off
+		testutil.Eventually(t, func() error { // a check soon after the last one is postponed
 			drift, err := next.Repair(r.Host)
 			if err == nil && len(drift) == 0 {
 				err = errors.New("not found")
@@ -140,8 +140,7 @@ func TestRepairByAnother(t *testing.T) {
 	})
 }
 
-// TestWatch wants a tick for each change of our chains and of the jumps to them, without the regular ticks. Each change has a watch
-// of its own, which ticks for what comes after it.
+// TestWatch: each change of neardns's chains and of the jumps to them causes a tick, without the regular ones.
 func TestWatch(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
@@ -162,7 +161,7 @@ func TestWatch(t *testing.T) {
 
 func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 
-// TestRemove wants a node as it was before.
+// TestRemove: afterwards the node is as before.
 func TestRemove(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
@@ -192,7 +191,7 @@ func TestRemove(t *testing.T) {
 	})
 }
 
-// TestSupported has this kernel check everything, and leaves nothing.
+// TestSupported: this kernel supports the rules, and Supported leaves nothing behind.
 func TestSupported(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestStrictFilter has the reverse path checked on every link.
+// TestStrictFilter sets a strict reverse path filter on every link.
 func TestStrictFilter(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	r.Node.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
@@ -23,7 +23,7 @@ func TestStrictFilter(t *testing.T) {
 	r.Want("KUBEDNS", r.Steered("pod").NetNS, "rp_filter 1", r.Servers()...)
 }
 
-// TestFlips keeps sockets open while the way changes under them.
+// TestFlips keeps sockets open while the lease comes and goes.
 func TestFlips(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	pod := r.Steered("pod")
@@ -46,7 +46,7 @@ func TestFlips(t *testing.T) {
 		}
 		s.Close()
 		r.Withdraw()
-		// A connection stays with whom it was opened to, in both directions.
+		// A connection stays with the server that it was opened to.
 		fell := r.Dial(pod.NetNS, server)
 		r.Renew()
 		fell.Want("KUBEDNS")
@@ -57,7 +57,7 @@ func TestFlips(t *testing.T) {
 	}
 }
 
-// TestLapse looks at the lease's own end, which nothing withdraws: the agent answers under it and kube-dns afterwards.
+// TestLapse lets a lease expire: the agent answers until then, and kube-dns afterwards.
 func TestLapse(t *testing.T) {
 	r := newRig(t, iptables.Legacy, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
 	pod := r.Steered("pod")
@@ -96,7 +96,7 @@ func TestSameSourcePort(t *testing.T) {
 	}
 }
 
-// TestUplink sends queries from the segment next to the node: under a lease the segment has kube-dns, and never the cache.
+// TestUplink sends queries from the segment next to the node: also under a lease, kube-dns answers them, and never the cache.
 func TestUplink(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	r.Listen()
@@ -111,7 +111,7 @@ func TestUplink(t *testing.T) {
 	}
 }
 
-// TestDropPolicy has all of the host's base chains drop what no rule accepts.
+// TestDropPolicy gives all of the host's base chains the policy DROP.
 func TestDropPolicy(t *testing.T) {
 	const variant = iptables.Legacy
 	r := newRig(t, variant)
@@ -135,8 +135,8 @@ func TestDropPolicy(t *testing.T) {
 	r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
 }
 
-// TestKubeProxyMarksNothing is a kube-proxy that knows no range of pods, and so neither masquerades nor accepts what comes from
-// beyond it: kube-dns must be able to answer what we give back, on whichever node it is.
+// TestKubeProxyMarksNothing: kube-proxy knows no range of pods, and so neither masquerades nor accepts packets from outside of it.
+// kube-dns must still be able to answer packets that take the fallback, on whichever node it is.
 func TestKubeProxyMarksNothing(t *testing.T) {
 	const variant = iptables.NFT
 	r := newRig(t, variant)
@@ -166,8 +166,8 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 	}
 }
 
-// TestForgedSource has a pod query in its neighbour's name, under a lease and with no filter of reverse paths: the agent, which shares
-// its work by source, never sees it. kube-dns does, as without us.
+// TestForgedSource: a pod sends a query from its neighbour's address, under a lease and without a reverse path filter. The agent never
+// gets it. kube-dns does, as without neardns.
 func TestForgedSource(t *testing.T) {
 	r := newRig(t, iptables.Legacy)
 	pod, victim := r.Steered("pod"), r.Steered("victim")

@@ -39,7 +39,7 @@ func (p program) Start(without string) trace.Rules {
 	return &tracer{p, without, map[string]map[netip.Addr]time.Duration{}}
 }
 
-// Noted is nothing: this back end has no evidence per pod.
+// Noted does nothing: this back end keeps no records of clients.
 func (t *tracer) Noted(steer.Client, *trace.World) []string { return nil }
 
 // Pass runs the tables of a hook in their order (iptables(8)), with connection tracking behind raw.
@@ -142,7 +142,7 @@ func (x *evaluation) chain(c chain) (ended bool, err error) {
 	return false, nil
 }
 
-// outcome is what a rule does with a packet that it matches.
+// outcome is a rule's effect on a packet that it matches.
 type outcome struct {
 	ends, returns bool
 	to            string // a chain
@@ -319,7 +319,7 @@ func (x *evaluation) recent(next func() string) (bool, error) {
 	return false, fmt.Errorf("recent is not told what to do")
 }
 
-// target does what a rule is for.
+// target carries out a rule's target.
 func (x *evaluation) target(stays bool, name string, options []string) (outcome, error) {
 	p := x.p
 	switch text := strings.Join(options, " "); name {

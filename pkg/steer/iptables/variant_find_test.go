@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestFind wants the variant of a node on which both hold rules: our own before the kubelet's, and those before any other's.
+// TestFind: if both variants have rules, the one with neardns's chains comes first, then the kubelet's, then iptables-nft.
 func TestFind(t *testing.T) {
 	testutil.RequireRoot(t)
 	const hint, own = "KUBE-IPTABLES-HINT", "NEARDNS-UDP"

@@ -80,7 +80,7 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// TestDoor has each back end go through a host's life by the door alone, and leave nothing.
+// TestDoor uses each back end only by Kind and Rules, from the first Ensure to Remove, which leaves nothing.
 func TestDoor(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, k := range kinds() {

@@ -17,15 +17,15 @@ func cells(t *testing.T, f func(t *testing.T, k rules.Kind, proxy testutil.Proxy
 	for _, k := range kinds() {
 		for _, proxy := range testutil.Proxies() {
 			if k.Caps().Programs && proxy == testutil.NFTables {
-				continue // it rejects what is given back; its kernel has nf_tables
+				continue // it rejects packets that take the fallback; its kernel has nf_tables
 			}
 			t.Run(k.String()+"/"+string(proxy), func(t *testing.T) { f(t, k, proxy) })
 		}
 	}
 }
 
-// attaches are the ways to attach a pod that a back end could make a difference to: each next to one of kube-proxy's modes, since the
-// tracer goes through all combinations of what rules depend on. iptables' rules go by no link of a pod's.
+// attaches are the ways to attach a pod that could matter to a back end, each with one of kube-proxy's modes, because the tracer tests
+// all combinations of what rules depend on. iptables' rules match no link of a pod.
 func attaches(k rules.Kind, proxy testutil.ProxyMode) []testutil.Attach {
 	switch {
 	case k.Caps().Programs:
@@ -95,8 +95,8 @@ func onTheLink(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) *rig.Rig {
 	return rig.NewNodeCache(t, k, o)
 }
 
-// Where local and cluster DNS addresses stand on the link, pods and the node's own processes are answered in every state, also
-// among the rules that a killed NodeLocal DNSCache left: before ours were there, or, where programs write both, afterwards.
+// If local and cluster DNS addresses are on neardns's link, pods and the node's own processes are answered in every state, also with the
+// rules that a killed NodeLocal DNSCache left, written before neardns's or, where programs write both, afterwards.
 func TestClusterDNSOnTheLink(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		cases := []string{"alone", "left before"}
@@ -108,7 +108,7 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 				r := onTheLink(t, k, proxy)
 				switch left {
 				case "left before":
-					// Also for who comes after them: hooks of one priority run in the order in which they came.
+					// Write neardns's rules after them: chains of one priority at a hook run in the order in which they were added.
 					must(t, r.Rules.Remove())
 					r.Leftovers()
 					r.Apply(r.Host)
@@ -149,8 +149,8 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 	})
 }
 
-// What is ceded reaches another program's socket without a lease, and kube-dns where there is none or only a hung agent's. Nothing is
-// written to the kernel meanwhile: a program that dies at whatever moment leaves it so.
+// Without a lease, packets to a ceded address reach another program's socket, or kube-dns if there is none or only a hung agent's. No
+// rule is written meanwhile, so it does not matter when a program dies.
 func TestCeded(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		r := rig.NewNodeCache(t, k, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}, rig.Cede)
@@ -176,7 +176,7 @@ func TestCeded(t *testing.T) {
 		r.WantUntracked("OTHER", pod.NetNS, r.Local()...)
 		must(t, r.Rules.Verify(r.Host))
 		if k.Caps().Programs {
-			// As node-cache does once it listens. No program of ours runs to see it.
+			// As node-cache does once it listens. No neardns process runs that could notice it.
 			r.Leftovers()
 			r.Want("OTHER", pod.NetNS, "it has put rules of its own before ours", r.Local()...)
 			r.Apply(r.Host)
