@@ -14,9 +14,9 @@ import (
 const copiesBytes = 1 << 18
 
 // Copied calls each for every mirrored query, in order, until ctx ends. The kernel program mirrors a query if it answers queries of this
-// form but has no valid answer to it. each gets the index of the link that the query came from, and the DNS message, which it must not
-// keep. If each is slow, mirrored queries are lost; pods' own queries are not. It needs a level with Options.Copies, and only one call may
-// run at a time.
+// form but has no valid answer to it; Uncopied counts those that it leaves out. each gets the index of the link that the query came from,
+// and the DNS message, which it must not keep. If each is slow, mirrored queries are lost; pods' own queries are not. It needs a level with
+// Options.Copies, and only one call may run at a time.
 func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byte)) error {
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	if err != nil {
