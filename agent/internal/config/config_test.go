@@ -23,7 +23,7 @@ import (
 
 const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
 
-// kubeletConfig is the kubelet's configuration as kubeadm names it.
+// kubeletConfig is the path of the kubelet's configuration on a node that kubeadm set up.
 const kubeletConfig = "/var/lib/kubelet/config.yaml"
 
 // world is an Env made of values.
@@ -433,7 +433,7 @@ func TestConflistEntry(t *testing.T) {
 	}
 }
 
-// The annotation and the namespace select a pod by mode. An opt-out is no matter of the mode.
+// The mode decides whether the annotation "true" or the namespace selects a pod. Excludes does not see the annotation "false".
 func TestSteerExcludes(t *testing.T) {
 	for _, c := range []struct {
 		mode               string

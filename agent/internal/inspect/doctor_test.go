@@ -51,25 +51,25 @@ func healthy() *facts {
 
 func answer(code string, records ...string) reply { return reply{code: code, records: records} }
 
-// pod is an attachment of namespace/name.
+// pod returns a pod's file, with the state that the doctor found. name is namespace/name.
 func pod(name, state string) pods.Verified {
 	namespace, name, _ := strings.Cut(name, "/")
 	return pods.Verified{File: podfile.File{PodNamespace: namespace, PodName: name, ContainerID: "c-" + name, IfName: "eth0"}, State: state}
 }
 
-// podWithDNS has the DNS settings of state, for which ignored was left out.
+// podWithDNS is like pod, with the state of the pod's DNS settings, and with the settings that were ignored.
 func podWithDNS(name, podState string, state podfile.DNSState, reason string, ignored ...podfile.Ignored) pods.Verified {
 	v := pod(name, podState)
 	v.File.DNS, v.File.Ignored = &podfile.DNS{State: state, Reason: reason}, ignored
 	return v
 }
 
-// withoutAgent leaves a node on which no agent answers.
+// withoutAgent makes the facts those of a node on which no agent answers.
 func (f *facts) withoutAgent(err error) {
 	f.agent, f.agentErr, f.leases, f.holder = new(node.Status), err, nil, 0
 }
 
-// lostLeases takes a reason for each lease that the agent does not hold.
+// lostLeases adds to the agent's status that it does not hold the leases of these protocols, for a reason.
 func (f *facts) lostLeases(reason string, protocols ...steer.Protocol) {
 	for _, p := range protocols {
 		f.agent.Leases = append(f.agent.Leases, node.LeaseStatus{Address: steering, Protocol: p.String(), Reason: reason})
@@ -81,7 +81,7 @@ var (
 	errSilent = errors.New("no answer within 2s")
 )
 
-// faultyNodes are what can be wrong, each a change of the healthy node. Their texts are golden.
+// faultyNodes returns changes of the healthy node, by name: mostly faults. The doctor's texts for them are golden files.
 func faultyNodes() map[string]func(*facts) {
 	return map[string]func(*facts){
 		"healthy": func(*facts) {},
@@ -284,7 +284,7 @@ func TestTexts(t *testing.T) {
 	}
 }
 
-// TestEveryFaultIsReported holds that a node with a fault is never good, that each fault has a remedy, and that no check is silent.
+// TestEveryFaultIsReported checks which nodes are good, that each warning and failure has a remedy, and that each check reports something.
 func TestEveryFaultIsReported(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,

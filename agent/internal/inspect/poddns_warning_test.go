@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// Before any pod is without its settings, and as long as one is.
+// There is a warning until a pod has its settings, and while one has to wait for them.
 func TestPodDNSWarning(t *testing.T) {
 	wants := overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1"}}}}}
 	pod := func(state podfile.DNSState) podfile.File {

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// reading is one of a busy node.
+// reading returns the Reading of a busy node. times multiplies its counters, except the pod shop/quiet's.
 func reading(at time.Time, times uint64) *Reading {
 	red := steer.Redirect{ClusterDNS: addr("10.96.0.10"), Steering: addr("169.254.20.11")}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -35,7 +35,7 @@ func reading(at time.Time, times uint64) *Reading {
 	return m
 }
 
-// TestReadingText holds what people watch to golden texts.
+// TestReadingText compares the text of `status --watch` with golden files.
 func TestReadingText(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC)
 	before, now := reading(at, 1), reading(at.Add(2*time.Second), 2)

@@ -115,7 +115,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint16) {
 	t.Helper()
 	m := slices.Concat(q.Wire[:12], q.Question)
-	m[3] |= 1 << 5 // AD as it was kept
+	m[3] |= 1 << 5 // AD, so that the answer has it if the entry has it
 	m[10], m[11] = 0, 0
 	fast, ok := p.fast(m, true, nil)
 	if !ok {

@@ -215,7 +215,7 @@ func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	return w.got
 }
 
-// takes is a client of the chain.
+// takes is a ResponseWriter that keeps the last answer in wire form.
 type takes struct {
 	mdns.ResponseWriter
 	remote net.Addr
@@ -233,7 +233,7 @@ func (w *takes) WriteMsg(m *mdns.Msg) (err error) {
 	return err
 }
 
-// settled is an answer without what may differ: TTLs, which it returns, and the order of addresses behind each other.
+// settled returns an answer without what may differ: the TTLs, which it returns too, and the order of consecutive addresses.
 func settled(t testing.TB, m []byte) ([]byte, []uint32) {
 	t.Helper()
 	m = slices.Clone(m)

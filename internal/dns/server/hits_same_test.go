@@ -73,7 +73,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 	}
 }
 
-// coreDNSCounts are the counters and histograms of CoreDNS's registry by their labels; of durations the count alone.
+// coreDNSCounts returns the counters and histograms of CoreDNS's registry by their labels; of durations only the number.
 func coreDNSCounts(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
@@ -108,8 +108,8 @@ func labels(m *dto.Metric) (out []string) {
 	return out
 }
 
-// TestHitsLeaveTheSearchPathItsPart: the query with which a walk begins is the chain's for a pod whose walks are completed, and a hit
-// for all others.
+// TestHitsLeaveTheSearchPathItsPart: a query with which a walk along the search path begins goes through the chain for a pod with search
+// completion, and is a hit for all other clients.
 func TestHitsLeaveTheSearchPathItsPart(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
 	pod := searching{searchpath.NewSearch([]string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 5, false, "cluster.local")}
@@ -385,7 +385,7 @@ func BenchmarkHits(b *testing.B) {
 	})
 }
 
-// byFamily sums counters up, without what their names begin with and without labels.
+// byFamily sums counters by name, without coredns_ and without labels.
 func byFamily(counts map[string]float64) map[string]float64 {
 	out := map[string]float64{}
 	for k, v := range counts {

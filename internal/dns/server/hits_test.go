@@ -39,10 +39,10 @@ func (p *pair) same(t testing.TB, what string, m []byte, tcp bool) bool {
 	return true
 }
 
-// variant is a way in which a query may be put.
+// variant is a form that a query may have.
 type variant struct {
 	name  string
-	plain bool // a hit needs no chain
+	plain bool // the fast path must answer it if the cache has the answer
 	put   func(m *mdns.Msg)
 	bytes func(b []byte) []byte
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
-// watcher is an observer to whom each client is one pod.
+// watcher is an observer that identifies every client as the same pod.
 type watcher struct {
 	mu   sync.Mutex // guards the fields below
 	pod  any
@@ -113,8 +113,8 @@ type searching struct{ list *searchpath.Search }
 func (s searching) Search() *searchpath.Search              { return s.list }
 func (s searching) SearchNow(netip.Addr) *searchpath.Search { return s.list }
 
-// TestObserverOfCompletion: a walk's own queries are no client's, so what the client queried is reported once: as a miss where the walk's
-// end came from upstream, as a hit where the cache has it.
+// TestObserverOfCompletion: if the agent walks the search path for a pod, only the client's query is recorded, and not the walk's own
+// queries. It counts as a hit, because the cache has the last name of the walk when the client gets its answer.
 func TestObserverOfCompletion(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		if q.Question[0].Name == "www.example.com." {
@@ -139,7 +139,7 @@ func TestObserverOfCompletion(t *testing.T) {
 			if len(m.Answer) != 2 {
 				t.Fatalf("not completed: %v", m)
 			}
-			// The walk has has queried the end, so the cache has it.
+			// The walk has queried its last name, so the cache has it.
 			if got := w.next(t); got.Level != queryinfo.Hit || got.Rcode != 0 || got.Identity == nil {
 				t.Errorf("told %+v", got)
 			}

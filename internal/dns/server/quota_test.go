@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// counted gives the server's own series, by name and reason.
+// counted returns the values of the server's own metrics, by name and reason.
 func counted(t testing.TB, s *server.Server) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -41,7 +41,7 @@ func counted(t testing.TB, s *server.Server) map[string]float64 {
 	return out
 }
 
-// client is a TCP connection from an address of its own.
+// client is a TCP connection from an address that the test chooses.
 type client struct {
 	*net.TCPConn
 	t *testing.T
@@ -84,8 +84,8 @@ func (c client) ask(name string) error {
 	return err
 }
 
-// TestConnectionFlood opens many connections from one address, idle ones and such that send a byte or two, next to those
-// of quiet neighbours: the flood loses its own, longest idle first, and no other client's.
+// TestConnectionFlood opens many connections from one address, idle ones and ones that send a byte or two, next to those of quiet
+// neighbours: new connections of the flood replace its own longest idle ones, and no other client's.
 func TestConnectionFlood(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)

@@ -69,7 +69,7 @@ func TestServes(t *testing.T) {
 	if err := s.Restart(context.Background(), cfg); !errors.Is(err, listener.ErrStopped) {
 		t.Errorf("restart after stop: %v", err)
 	}
-	// The sockets are free again at once, for a successor as for ourselves.
+	// The addresses are free again at once, for a successor and for this server.
 	if err := s.Start(context.Background(), cfg); err != nil {
 		t.Fatalf("start after stop: %v", err)
 	}

@@ -82,7 +82,7 @@ func TestNoSharing(t *testing.T) {
 }
 
 // TestBesideWildcard starts where another DNS server listens on the wildcard: with SO_REUSEPORT, as CoreDNS in the host's
-// network does, ours gets what is sent to its address; without, it is named.
+// network does, this server gets the queries to its address; without, the error names the other server.
 func TestBesideWildcard(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	for _, share := range []bool{true, false} {
@@ -267,7 +267,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	})
 }
 
-// TestTransparent looks at the sockets themselves, and that they serve as others do: the switch recognizes a server's own by this.
+// TestTransparent checks the socket option by which the switch recognizes the agent's sockets, and that sockets with it serve as others do.
 func TestTransparent(t *testing.T) {
 	for _, transparent := range []bool{true, false} {
 		cfg := config(t, newUpstream(t, address("10.0.0.1")))

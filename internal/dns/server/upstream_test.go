@@ -87,9 +87,9 @@ func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 // laterAnswer is the later answer of a forgetful upstream.
 const laterAnswer = "10.9.9.9"
 
-// newForgetful is an upstream that gives another answer once again is set, which shows whether it gets queries for cached names. Counting
-// its queries would not show that: the plugin searches for loops 300 ms after a start, and hedges a query that takes as long, as on a busy
-// machine.
+// newForgetful returns an upstream that answers with laterAnswer after the test has set again, which shows whether it gets queries for
+// cached names. Counting its queries would not show that: the plugin searches for loops 300 ms after a start, and hedges a query that takes
+// as long, as on a busy machine.
 func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstream, again *atomic.Bool) {
 	t.Helper()
 	again = new(atomic.Bool)
@@ -125,7 +125,7 @@ func observed(log *slog.Logger, o listener.Observer) *server.Server {
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
 }
 
-// servers are without TLS.
+// servers returns the addresses of servers without TLS.
 func servers(s ...string) []nameserver.Address {
 	var out []nameserver.Address
 	for _, a := range s {
@@ -134,7 +134,7 @@ func servers(s ...string) []nameserver.Address {
 	return out
 }
 
-// config serves on 127.0.0.1 with one upstream for everything.
+// config returns a configuration that serves on 127.0.0.1 with one upstream for everything.
 func config(t testing.TB, up *upstream) server.Config {
 	t.Helper()
 	return server.Config{

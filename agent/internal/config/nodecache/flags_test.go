@@ -28,14 +28,14 @@ func addrs(texts ...string) []netip.Addr {
 	return out
 }
 
-// plain is what node-cache does without any flag but -localip.
+// plain returns the Options for no flag but -localip=169.254.20.10.
 func plain() Options {
 	return Options{LocalIPs: addrs("169.254.20.10"), Link: Link{SetupInterface: true, Interface: "nodelocaldns"}, SetupIptables: true,
 		Template: "/etc/coredns/Corefile.base", Corefile: "/etc/Corefile", ConfigMap: "/etc/kube-dns", Check: time.Minute,
 		UpstreamService: "kube-dns", Endpoints: Endpoints{SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080}, Backend: "auto"}
 }
 
-// Every flag of node-cache's and of CoreDNS's: what it changes, and what is notes of it.
+// Every flag of node-cache and CoreDNS: what it changes in the Options, and which note it causes.
 func TestFlags(t *testing.T) {
 	for _, c := range []struct {
 		args     string
