@@ -12,15 +12,15 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
-// tracer follows packets through our chains as x_tables does, from the text that is given to iptables-restore. It knows the matches
-// and targets that our rules have; all else is an error.
+// tracer follows packets through neardns's chains as x_tables does, from the input of iptables-restore. It knows the matches and targets
+// that neardns's rules have; any other is an error.
 type tracer struct {
 	scripts []script
 	without string
-	recent  map[string]map[netip.Addr]time.Duration // xt_recent's lists: when an address was last put there
+	recent  map[string]map[netip.Addr]time.Duration // xt_recent's lists: when an address was last added
 }
 
-// program is a description's scripts as trace wants them.
+// program is a description's scripts in the form that package trace needs.
 type program []script
 
 func (p program) Keys() []string {
@@ -42,7 +42,7 @@ func (p program) Start(without string) trace.Rules {
 // Noted does nothing: this back end keeps no records of clients.
 func (t *tracer) Noted(steer.Client, *trace.World) []string { return nil }
 
-// Pass runs the tables of a hook in their order (iptables(8)), with connection tracking behind raw.
+// Pass runs the tables of a hook in their order (iptables(8)), with connection tracking after raw.
 func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	tables := map[trace.Hook][]string{
 		trace.Prerouting: {"raw", "", "mangle", "nat"}, trace.Input: {"", "mangle", "filter", "nat"}, trace.Forward: {"", "mangle", "filter"},
@@ -63,10 +63,10 @@ func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	return nil
 }
 
-// table runs our chains on a hook, the first ones, what others have there, and then those that stand last.
+// table runs the chains at a hook: neardns's that come first, then other programs', then neardns's that come last.
 func (t *tracer) table(table string, h trace.Hook, p *trace.Packet, w *trace.World) error {
 	var err error
-	// Nat is passed by the first packet of a connection alone; the others are changed as it was.
+	// Only the first packet of a connection passes nat; later ones are changed as it was.
 	ended := table == "nat" && (p.Conn == nil || !p.New)
 	for _, last := range []bool{false, true} {
 		for _, s := range t.scripts {
@@ -102,10 +102,10 @@ type evaluation struct {
 	p *trace.Packet
 	w *trace.World
 
-	counter string // of the rule at hand, by its comment
+	counter string // of the current rule, by its comment
 }
 
-// chain runs a chain; true where the packet is through with the table. A goto does not come back to this chain, so what follows it is
+// chain runs a chain; true if the packet needs no further rule of the table. A goto does not come back to this chain, so what follows it is
 // what follows the jump to this one.
 func (x *evaluation) chain(c chain) (ended bool, err error) {
 	in := c.table + " " + c.name
@@ -146,10 +146,10 @@ func (x *evaluation) chain(c chain) (ended bool, err error) {
 type outcome struct {
 	ends, returns bool
 	to            string // a chain
-	stays         bool   // it does not come back from there
+	stays         bool   // a goto: the packet does not come back from that chain
 }
 
-// rule evaluates a rule's words in their order; a match that fails ends it, and then its conditions are not met.
+// rule evaluates a rule's words in order; a match that fails ends it.
 func (x *evaluation) rule(text string) (does outcome, met bool, err error) {
 	words := strings.Fields(text)
 	next := func() string {
@@ -181,10 +181,10 @@ func (x *evaluation) rule(text string) (does outcome, met bool, err error) {
 		}
 		not = false
 	}
-	return outcome{}, true, nil // a rule without a target, for what its matches do
+	return outcome{}, true, nil // a rule without a target has only the effects of its matches
 }
 
-// match evaluates one option. Those of a match that has several are taken together.
+// match evaluates one option; for a match with several options, all of them together.
 func (x *evaluation) match(option string, next func() string) (bool, error) {
 	p := x.p
 	switch option {
@@ -280,8 +280,8 @@ func masked(text string) (value, mask uint32, err error) {
 	return uint32(v), uint32(m), err
 }
 
-// recent is xt_recent by the destination: --rdest ends its options in our rules. What it does to its list stands also where a later
-// match of the rule fails.
+// recent is xt_recent by the destination: --rdest ends its options in our rules. Its change of the list
+// lasts even if a later match of the rule fails.
 func (x *evaluation) recent(next func() string) (bool, error) {
 	does, name, seconds := "", "", 0
 	var err error

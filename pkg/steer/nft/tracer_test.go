@@ -18,7 +18,7 @@ import (
 )
 
 // tracer follows packets through a table as the kernel's nf_tables does: expression by expression, over registers and over the
-// bytes of the packet's headers. It knows what our rules use; all else is an error.
+// bytes of the packet's headers. It knows the expressions that neardns's rules use; any other is an error.
 type tracer struct {
 	table nft.TracedTable
 	sets  map[string]*tracedSet
@@ -26,10 +26,10 @@ type tracer struct {
 
 type tracedSet struct {
 	nft.TracedSet
-	expires map[string]time.Duration // of an element that a packet put there
+	expires map[string]time.Duration // of an element that a packet added
 }
 
-// program is a table as trace wants it.
+// program is a table in the form that package trace needs.
 type program struct{ table nft.TracedTable }
 
 func (p program) Keys() []string {
@@ -63,7 +63,7 @@ var hooks = map[trace.Hook]uint32{trace.Prerouting: unix.NF_INET_PRE_ROUTING, tr
 
 const rawPriority, conntrackPriority, dnatPriority, snatPriority = -300, -200, -100, 100
 
-// Pass runs all of our chains on a hook by priority, with what others do there between them.
+// Pass runs all of neardns's chains at a hook by priority, and between them what conntrack and other programs do there.
 func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	type step struct {
 		priority int32
@@ -73,21 +73,22 @@ func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	if h == trace.Postrouting || h == trace.Input {
 		natPriority = snatPriority
 	}
-	// A hook is passed by priority, and by age within one (nf_register_net_hooks): ours come in the table's order.
+	// Chains at a hook run by priority, and those of one priority in the order in which they were added (nf_register_net_hooks):
+	// neardns's come in the table's order.
 	steps := []step{
 		{rawPriority, func() error { w.Raw(h, p); return nil }},
 		{conntrackPriority, func() error { w.Track(p); return nil }},
 		{natPriority, func() error { w.Translate(h, p); return nil }},
 	}
 	if h != trace.Prerouting && h != trace.Output {
-		steps[1].priority = -400 // it came with the packet
+		steps[1].priority = -400 // the packet has it already
 	}
 	for _, c := range t.table.Chains {
 		if c.Kind == "" || c.Hook != hooks[h] {
 			continue
 		}
 		steps = append(steps, step{c.Priority, func() error {
-			// A nat chain sees the first packet of a connection alone (nf_nat_core.c).
+			// A nat chain sees only the first packet of a connection (nf_nat_core.c).
 			if p.Dropped || c.Kind == "nat" && (p.Conn == nil || !p.New) {
 				return nil
 			}
@@ -103,7 +104,7 @@ func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	return nil
 }
 
-// base runs a chain on a hook and those that it goes to. None of our rules jumps, so nothing ever comes back to a chain.
+// base runs a base chain and those that it goes to. No rule of neardns jumps, so no packet ever comes back to a chain.
 func (t *tracer) base(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace.World) error {
 	for {
 		verdict, err := t.chain(c, h, p, w)
@@ -111,7 +112,7 @@ func (t *tracer) base(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace
 			return err // the policy is accept
 		}
 		switch verdict.Kind {
-		case expr.VerdictAccept, expr.VerdictReturn: // for this hook's chain: later ones see the packet all the same
+		case expr.VerdictAccept, expr.VerdictReturn: // ends this base chain only; later ones still see the packet
 			return nil
 		case expr.VerdictDrop:
 			p.Dropped = true
@@ -128,7 +129,7 @@ func (t *tracer) base(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace
 	}
 }
 
-// chain runs a chain until a rule has a verdict; nil where none has.
+// chain runs a chain until a rule has a verdict; nil if none has.
 func (t *tracer) chain(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace.World) (*expr.Verdict, error) {
 	for _, r := range c.Rules {
 		x := evaluation{t: t, h: h, p: p, w: w}
@@ -174,14 +175,14 @@ func (r *registers) load(number uint32, value []byte) error {
 	return err
 }
 
-// evaluation is one expression on its way.
+// evaluation is the state while a rule's expressions are evaluated.
 type evaluation struct {
 	t       *tracer
 	h       trace.Hook
 	p       *trace.Packet
 	w       *trace.World
 	regs    registers
-	verdict *expr.Verdict // the rule's; nothing follows it
+	verdict *expr.Verdict // the rule's verdict, which is its last expression
 }
 
 // op evaluates an expression. false ends the rule.
@@ -253,7 +254,8 @@ func (x *evaluation) op(o nft.TracedOp) (bool, error) {
 	return false, fmt.Errorf("the tracer does not know the expression %T", o.Expr)
 }
 
-// zone is what google/nftables cannot write. It is set before connection tracking, or not at all (nft_ct.c).
+// zone evaluates the conntrack zone, which google/nftables cannot write. The zone is set before connection tracking, or not at all
+// (nft_ct.c).
 func (x *evaluation) zone(set bool) (bool, error) {
 	if set {
 		from, err := x.regs.at(unix.NFT_REG_1)
@@ -337,7 +339,7 @@ func (x *evaluation) payload(e *expr.Payload) (bool, error) {
 		return false, fmt.Errorf("the tracer does not know payload base %d", e.Base)
 	}
 	if int(e.Offset+e.Len) > len(from) {
-		return false, nil // the kernel breaks off as well
+		return false, nil // the kernel ends the rule, too
 	}
 	if e.OperationType == expr.PayloadLoad {
 		return true, x.regs.load(e.DestRegister, from[e.Offset:e.Offset+e.Len])
@@ -371,7 +373,7 @@ func (x *evaluation) find(name string, register uint32) (s *tracedSet, key, valu
 	}
 	key = string(from[:s.Key])
 	value, ok = s.Elements[key]
-	if until, dies := s.expires[key]; dies && until <= x.w.Now { // not swept yet, but not found any more
+	if until, dies := s.expires[key]; dies && until <= x.w.Now { // not freed yet, but no longer found
 		ok = false
 	}
 	return s, key, value, ok, nil
@@ -385,7 +387,7 @@ func (x *evaluation) lookup(e *expr.Lookup) (bool, error) {
 	return ok != e.Invert, err
 }
 
-// dynset puts a key into a set or takes it out. No set is ever full here.
+// dynset adds a key to a set or removes it. No set is ever full here.
 func (x *evaluation) dynset(e *expr.Dynset) (bool, error) {
 	s, key, _, ok, err := x.find(e.SetName, e.SrcRegKey)
 	switch {
@@ -398,7 +400,7 @@ func (x *evaluation) dynset(e *expr.Dynset) (bool, error) {
 		delete(s.expires, key)
 		return true, nil
 	case e.Operation == unix.NFT_DYNSET_OP_ADD && ok:
-		return true, nil // as it is, its time too
+		return true, nil // the element and its timeout stay as they are
 	case e.Operation != unix.NFT_DYNSET_OP_ADD && e.Operation != unix.NFT_DYNSET_OP_UPDATE:
 		return false, fmt.Errorf("the tracer does not know operation %d on a set", e.Operation)
 	}
@@ -453,7 +455,7 @@ func (x *evaluation) socket(e *expr.Socket) (bool, error) {
 	return false, fmt.Errorf("the tracer does not know socket key %d", e.Key)
 }
 
-// Noted looks into the evidence.
+// Noted reads the records of clients.
 func (t *tracer) Noted(c steer.Client, w *trace.World) []string {
 	suffix := "6"
 	if c.Source.Is4() {
