@@ -242,7 +242,7 @@ func TestRefreshRests(t *testing.T) {
 	})
 }
 
-// TestRefreshForgetsEvicted: what the store evicts is not kept for being watched, and makes room for what is watched next.
+// TestRefreshForgetsEvicted: watching keeps no evicted entry in memory, and an evicted entry's name makes room for another one.
 func TestRefreshForgetsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
@@ -327,7 +327,7 @@ func TestRefreshAsksAlike(t *testing.T) {
 	}
 }
 
-// TestRefreshOfEvicted: what the store evicted, or has something else for, is not fetched, even if a caller still has it.
+// TestRefreshOfEvicted: an entry that was removed from the store is not refreshed, even if a caller still has it.
 func TestRefreshOfEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
@@ -393,8 +393,8 @@ func TestRefreshTriesAgain(t *testing.T) {
 	})
 }
 
-// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other, be it while it is fetched. So
-// one client waits, the first.
+// TestRefreshAfterReload: a name that the old plugin chain watched is then watched by the new one only, also if the reload comes during a
+// refresh. So only the first client waits.
 func TestRefreshAfterReload(t *testing.T) {
 	for name, reloaded := range map[string]func(f *fixture, since time.Duration) bool{
 		"at some time":         func(_ *fixture, since time.Duration) bool { return since >= 5*time.Second },

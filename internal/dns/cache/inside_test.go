@@ -196,7 +196,7 @@ func TestAsksItself(t *testing.T) {
 	})
 }
 
-// TestPanicInTheBackground ends neither the process nor the answers, and leaves no flight behind.
+// TestPanicInTheBackground: a panic during a refresh does not end the process, the entry is still served, and no flight is left.
 func TestPanicInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n prefetch 1 1m 50%\n}")
@@ -215,7 +215,7 @@ func TestPanicInTheBackground(t *testing.T) {
 	})
 }
 
-// TestSharesNothingThatIsNotKept: who waits for another's answer gets it only if anyone could have had it.
+// TestSharesNothingThatIsNotKept: a query that waits for an equal one gets its answer only if that is stored.
 func TestSharesNothingThatIsNotKept(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(w dns.ResponseWriter, r *dns.Msg) (int, error)
@@ -288,7 +288,7 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// TestScopeOfAsk: what stands in for a server is no other way to an answer; another server is, unless it is named as the same.
+// TestScopeOfAsk: the last resort does not change the scope. Another server does, unless answers_of is set.
 func TestScopeOfAsk(t *testing.T) {
 	scope := func(cache, ask string) uint64 {
 		c := caddy.NewTestController("dns", cache)
@@ -412,7 +412,7 @@ func (f *fixture) gather() string {
 	return out.String()
 }
 
-// TestLeavesPluginsTheirMessages: what a plugin hands out may be its own zone data.
+// TestLeavesPluginsTheirMessages: the cache does not change a plugin's message, because it may be the plugin's own zone data.
 func TestLeavesPluginsTheirMessages(t *testing.T) {
 	f := newFixture(t, "cache 10")
 	own := new(dns.Msg)

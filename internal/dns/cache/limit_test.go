@@ -16,7 +16,7 @@ type limitError struct{ error }
 
 func (limitError) Limit() bool { return true }
 
-// A failure that is only this agent's limit is passed to all who wait for it, and not kept: a repeated query is forwarded again.
+// A failure that comes from a limit of this agent goes to all clients that wait for it, and is not stored: a later query is forwarded.
 func TestOwnLimitIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n servfail 5s\n }")

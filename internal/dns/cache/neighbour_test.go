@@ -118,7 +118,7 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 			t.Errorf("asked %q, want a miss, an early fetch and a refresh", asked["n1.example."])
 		}
 		for _, name := range []string{"n2.example.", "n3.example."} {
-			// The size is the client's where it is larger: an answer that is cut is not kept.
+			// A client's larger UDP size is forwarded, because a truncated answer is not stored.
 			for i, q := range asked[name] {
 				asked[name][i] = strings.ReplaceAll(q, "udp: 4096", "udp: 1232")
 			}
@@ -129,7 +129,8 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 	})
 }
 
-// TestUpstreamWithoutEDNS: who does not understand EDNS is queried without, for clients with and without it (RFC 6891, section 7).
+// TestUpstreamWithoutEDNS: an upstream that does not understand EDNS is queried without it, for clients with and without EDNS (RFC 6891,
+// section 7).
 func TestUpstreamWithoutEDNS(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// All pooled sockets lead to an endpoint that is gone, silently, as with conntrack: the second try goes over a new one.
+// All pooled sockets lead to an endpoint that is gone and sends no error, as with conntrack: the second try uses a new socket.
 func TestSecondTryIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := map[*end]bool{} // sockets that carried a query, guarded by the host
@@ -83,7 +83,7 @@ func TestOldLines(t *testing.T) {
 	})
 }
 
-// kube-dns was restarted: pooled connections are dead. No client waits, and the server's health does not change.
+// kube-dns has closed the pooled connections, or was restarted. No client waits, and the server's health does not change.
 func TestStaleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, how := range []string{"closed idle", "restarted"} {
@@ -137,7 +137,7 @@ func TestConnectionsRebalance(t *testing.T) {
 	})
 }
 
-// A pooled connection leads to an endpoint that is gone, silently: a new one is opened.
+// A pooled connection leads to an endpoint that is gone and sends no error: a new one is opened.
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first sync.Once
@@ -162,7 +162,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 	})
 }
 
-// A resolver without TCP gets its queries over UDP; after some of them, over UDP at first.
+// A server without TCP is queried over UDP after TCP has failed; after streamFails queries, UDP is tried first.
 func TestNoTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// known sends queries until datagrams are tried first.

@@ -149,8 +149,8 @@ func TestTrialsAreShared(t *testing.T) {
 	})
 }
 
-// A server does not fail because of names that no server answers while it answers health checks. A dead server recovers with any answer,
-// although the name that it failed stays silent.
+// A server that answers health checks does not fail because of names that it leaves unanswered. A dead server recovers with any answer to a
+// health check, although it still does not answer for these names.
 func TestHealthCheckDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
@@ -180,8 +180,7 @@ func TestHealthCheckDecides(t *testing.T) {
 	})
 }
 
-// A server's last sign of life has the time of a clock that counts from its creation and cannot be set: setting the wall clock back does
-// not make a dead server look alive.
+// The time of a server's last answer is on a clock that counts from the creation of Servers and cannot be set.
 func TestServersClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(slog.New(slog.DiscardHandler)).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})

@@ -77,7 +77,7 @@ func TestBrokenAnswers(t *testing.T) {
 	})
 }
 
-// Over datagrams answers that are not ours are passed over: they may be forged. The real one is waited for.
+// Datagrams that do not answer the query may be forged: they are ignored, and the wait for the answer goes on.
 func TestForgedDatagrams(t *testing.T) {
 	testutil.RequireRoot(t) // kernel tier: only the kernel knows a datagram from another port
 	server := datagrams(t, "127.0.0.1", func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
@@ -120,7 +120,7 @@ func TestForgedDatagrams(t *testing.T) {
 	}
 }
 
-// Each query has an ID that cannot be distinguished from those before, also where it goes the same way as they (RFC 5452, section 9.2).
+// Query IDs are random, also over a pooled connection (RFC 5452, section 9.2).
 func TestIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, stream := range []bool{false, true} {
@@ -157,7 +157,7 @@ func TestIDs(t *testing.T) {
 	})
 }
 
-// head answers whole over a stream, and over a datagram with a head of nothing.
+// head gives the whole answer over a stream, and an empty truncated one over a datagram.
 func head(q *dns.Msg, stream bool) *dns.Msg {
 	m := answersAs("whole")(q, stream)
 	if !stream {
@@ -228,7 +228,7 @@ func TestSizes(t *testing.T) {
 	})
 }
 
-// Two external resolvers, one silent; two cluster DNS addresses, one refusing; one family only.
+// One good server is enough, if others before or after it are silent or have no route.
 func TestSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := newFake(t, onBoth, answersAs("good"))
@@ -248,7 +248,7 @@ func TestSeveral(t *testing.T) {
 	})
 }
 
-// The answer of the first server is taken while it is healthy, also when all others are gone.
+// TestOrder checks which server's answer a client gets.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, answersAs("one")), newFake(t, onBoth, answersAs("two"))
@@ -259,7 +259,7 @@ func TestOrder(t *testing.T) {
 		if two.questions() != 0 || b.resorted.Load() != 0 {
 			t.Errorf("the last resort was asked %d times", two.questions())
 		}
-		// If no server has a better answer, the first one's is given.
+		// SERVFAIL of the first server and REFUSED of the second: the client gets SERVFAIL (see rank).
 		one.behave(code(dns.RcodeServerFailure))
 		two.behave(code(dns.RcodeRefused))
 		b.want("udp", "x.example.", "SERVFAIL", 0, quick)

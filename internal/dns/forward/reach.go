@@ -76,7 +76,7 @@ func (ss *Servers) NoteTrouble() {
 }
 
 // blockOf returns the server block that forwards name: the one with the longest zone that contains it. Of several it returns the newest,
-// because after a reload the old blocks stay until their last query has its answer.
+// because after a reload the old blocks stay for a while, so that their queries are answered.
 func (ss *Servers) blockOf(name string) *Block {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestReach sends queries by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
+// TestReach: one server that answers well is enough; silent and refusing servers are not.
 func TestReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		well := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetReply(q) }

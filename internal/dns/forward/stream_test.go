@@ -45,8 +45,8 @@ func TestNoHeadOverTCP(t *testing.T) {
 	})
 }
 
-// After SYNs were dropped, and after a second in which TCP was refused, what does not fit a datagram comes whole at once, to
-// clients over UDP and TCP.
+// After SYNs were dropped, and after a second in which TCP was refused, an answer that does not fit a datagram comes whole within a second
+// to clients over UDP and TCP.
 func TestWholeAfterAFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		func(t testing.TB) {
@@ -150,8 +150,8 @@ func TestNoClientsOptions(t *testing.T) {
 	})
 }
 
-// The size of answer that a client takes does not decide what its query costs while it waits: with a large one, a pod's share of
-// the misses would be more memory than the agent may have.
+// A waiting query has a small buffer even if the client accepts large answers. Otherwise a pod's share of the misses would take more memory
+// than the agent may have.
 func TestWaitingHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiting = 256

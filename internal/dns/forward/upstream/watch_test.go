@@ -25,8 +25,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// write has a file hold one letter, in one step: a file that is emptied first, or made empty, is another one to a watcher that looks
-// while a busy machine holds the test up, and makes a tick more.
+// write sets a file's content to one letter in one step. If it emptied the file first, a watcher could read the empty file on a busy
+// machine and send one more value.
 func write(t *testing.T, path, letter string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -129,7 +129,7 @@ func TestWatchFile(t *testing.T) {
 	ticked(t, ticks, "back")
 }
 
-// A folder is what files stand in it; what they hold, and what kubelet swaps there, is no part of it.
+// Of a folder only the names of its files count, not their contents, and not the names that the kubelet swaps.
 func TestWatchFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "custom")
 	ticks := start(t, true, never, dir+"/")
@@ -202,7 +202,7 @@ func TestWatchFolderThatComes(t *testing.T) {
 	ticked(t, ticks, "folder again")
 }
 
-// A folder that is never quiet must not put off the look for ever.
+// A folder with continuous changes must not delay a check without limit.
 func TestWatchBusyFolder(t *testing.T) {
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "resolv.conf")
