@@ -1,6 +1,6 @@
 package corefile
 
-// plugin/acl and plugin/template import plugin/metrics and so coremain, which adds flags (conf, p, version, …) to the process's global
+// plugin/acl, dns64 and template import plugin/metrics and so coremain, which adds flags (conf, p, version, …) to the process's global
 // flag set. So the agent's command line must have its own flag set.
 import (
 	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is imported. directives() has the order in which they

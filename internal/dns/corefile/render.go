@@ -72,8 +72,8 @@ const (
 const missLimit = "cancel 4s"
 
 // directives lists the directives of a Corefile in the order in which their plugins see a query. It is CoreDNS's order
-// (core/dnsserver/zdirectives.go), with two exceptions. limit and cancel come after the cache, so that they do not affect hits.
-// searchpath comes early, because it sends its own queries through the whole server.
+// (core/dnsserver/zdirectives.go), except that cancel comes after the cache, so that it does not affect hits. Of neardns's own plugins,
+// limit comes after the cache for the same reason, and searchpath early, because it sends its own queries through the whole server.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64",
 		"loadbalance",

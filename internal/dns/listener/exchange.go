@@ -88,7 +88,8 @@ func (p *point) answerFast(first fastpath.Handler, b []byte, q *fastpath.Query) 
 	return b, true
 }
 
-// leaveToChain, deferred, recovers from a panic in the fast path, which must not end the process. The plugin chain recovers by itself.
+// leaveToChain, deferred, recovers from a panic in the fast path, which must not end the process. CoreDNS itself recovers from panics of
+// plugins, unless the Corefile has the directive debug.
 func leaveToChain(log *slog.Logger, ok *bool) {
 	if r := recover(); r != nil {
 		log.Error("panic in the fast path; the plugin chain answers this query instead", "panic", r, "stack", string(debug.Stack()))
