@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// sink is a socket that takes everything.
+// sink is a response writer that drops what is written.
 type sink struct {
 	client
 	buf []byte

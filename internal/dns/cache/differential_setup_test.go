@@ -7,8 +7,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// TestDifferentialSetup holds our reading of the block against CoreDNS's: what it takes we take, what it refuses we refuse,
-// or the line reports why not.
+// TestDifferentialSetup compares which blocks this package and CoreDNS accept. Where they differ, the table has the reason.
 func TestDifferentialSetup(t *testing.T) {
 	for _, tc := range []struct {
 		block string

@@ -30,7 +30,7 @@ var (
 	differentialSeed  = flag.Uint64("differential.seed", 1, "where the trials of TestDifferential come from")
 )
 
-// answer is what one side gave to a query, in meaning: neither order, nor case, nor compression.
+// answer is the meaning of one side's answer to a query, without order, case and compression.
 type answer struct {
 	silent bool
 	rcode  string
@@ -325,13 +325,13 @@ func TestDifferential(t *testing.T) {
 	t.Logf("%d steps in %d trials of seed %d; differences by class: %v", steps, trials, *differentialSeed, explained)
 }
 
-// TestDifferentialCanFail lets CoreDNS's cache meet none at all, so that differences are known to be found.
+// TestDifferentialCanFail compares CoreDNS's cache with no cache at all: differences must be found.
 func TestDifferentialCanFail(t *testing.T) {
 	out := trial(t, bytesOf(rand.New(rand.NewPCG(1, 0)), 1200), subject{name: "none", open: func(*testing.T, []byte, answers.Boot) process { return noCache{} }}, stock(), nil)
 	if len(out.unexpected) == 0 {
 		t.Fatal("nothing was found")
 	}
-	// The finding is a scenario; it can be played once it has the missing word.
+	// What was found is printed as a scenario. It can be parsed once the missing expectation is added.
 	text, _, _ := strings.Cut(out.unexpected[0], "# ours")
 	if _, err := parseScenario("found", text+"asked 1000000\n"); err != nil {
 		t.Fatalf("%v in:\n%s", err, text)

@@ -27,12 +27,12 @@ func (c *choices) of(n int) int {
 	return b % n
 }
 
-// one in n.
+// one returns true in one of n cases.
 func (c *choices) one(n int) bool { return c.of(n) == n-1 }
 
 func pick[T any](c *choices, from ...T) T { return from[c.of(len(from))] }
 
-// names in a world are few, so that they are queried again and again in all ways.
+// A world has few names, so that each is queried often and in all ways.
 const worldNames = 4
 
 // world is the state of a trial: what the upstream answers, written in the words of a scenario.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestScenarioCanFail plays stories that are not true, so that an expectation is known to be one.
+// TestScenarioCanFail plays scenarios with wrong expectations, which must fail.
 func TestScenarioCanFail(t *testing.T) {
 	const story = `name n
 see s

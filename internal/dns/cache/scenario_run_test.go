@@ -84,8 +84,8 @@ func (r *runner) load(block string) error {
 	return err
 }
 
-// end ends the process, then gives what still runs in the background the time to come to its own end: whatever is left
-// when the bubble is left is a leak, and panics there.
+// end ends the process, and then gives goroutines in the background the time to end. One that is left when the synctest bubble ends is a
+// leak, and makes synctest panic.
 func (r *runner) end() []byte {
 	synctest.Wait()
 	defer func() { <-time.After(time.Minute) }()
@@ -96,7 +96,7 @@ func (r *runner) end() []byte {
 	return snapshot
 }
 
-// clock is the one of the machine that no one can set.
+// clock returns the boot's clock, which cannot be set.
 func (r *runner) clock() answers.Boot {
 	return answers.Boot{ID: [16]byte{1, r.boot}, Since: time.Since(r.booted)}
 }

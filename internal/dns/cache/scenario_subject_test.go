@@ -121,7 +121,7 @@ type reply struct {
 	after time.Duration
 }
 
-// put sends one query and waits for the reply, and notes how long that took by the clock of a bubble.
+// put sends one query, waits for the reply, and measures how long that took on the synctest bubble's clock.
 func put(s *dnsserver.Server, m *dns.Msg, tcp bool) (reply, error) {
 	c, begun := newClient(tcp), time.Now()
 	c.since = func() time.Duration { return time.Since(begun) }
@@ -156,7 +156,7 @@ func exchange(s *dnsserver.Server, c *client, m *dns.Msg) (reply, error) {
 	return reply{msg: got, size: len(c.replies[0]), after: c.after}, nil
 }
 
-// panics is how many panics CoreDNS's server has caught. It answers them with SERVFAIL, which could pass for an answer.
+// panics returns how many panics CoreDNS's server has caught. It answers them with SERVFAIL, which could be taken for an upstream's.
 func panics(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric

@@ -57,7 +57,7 @@ func (u *scripted) count(a *upstreamQueries) int {
 	return n
 }
 
-// rule is the one that covers a query; the latest holds.
+// rule returns the latest rule that covers a query.
 func (u *scripted) rule(q dns.Question) *rule {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -85,14 +85,14 @@ func (u *scripted) about(name string) (all []*rule) {
 	return all
 }
 
-// now is the mood.
+// now returns the present mood.
 func (u *scripted) now() mood {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mood
 }
 
-// complaints gives the queries back that no rule covered, once.
+// complaints returns the queries that no rule covered, and forgets them.
 func (u *scripted) complaints() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
