@@ -31,7 +31,7 @@ type Cache struct {
 	store   *answers.Store
 	space   *answers.Space
 	metrics *Metrics
-	raw     bool            // no plugin before the cache reads or changes replies, so they are written as bytes
+	raw     bool            // no plugin before the cache needs replies as messages, so they are written as bytes
 	source  *offload.Source // offers entries to the kernel program; nil: this block offers none
 
 	bound   sync.Once // calls setBounds, at start-up or before the first answer is stored

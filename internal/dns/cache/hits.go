@@ -13,7 +13,7 @@ import (
 )
 
 // FastPath returns a handler that answers cache hits in zone at server without the plugin chain. It returns nil if the zone is not cached,
-// or if a plugin before the cache reads or changes replies.
+// or if a plugin before the cache needs replies as messages.
 func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler {
 	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
 		return nil

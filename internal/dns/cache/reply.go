@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// reply answers r with an entry. It writes bytes if no plugin before the cache reads or changes replies, and CoreDNS would only add an OPT
-// record (see finalOPT); otherwise it unpacks them first. Like CoreDNS's cache, reply ignores write errors, because the client is gone.
+// reply answers r with an entry. It writes bytes if no plugin before the cache needs replies as messages, and CoreDNS would at most add an
+// OPT record (see finalOPT); otherwise it unpacks them first. Like CoreDNS's cache, reply ignores write errors, because the client is gone.
 func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, ttl uint32) {
 	pooled, ok := c.buffers.Get().(*[]byte)
 	if !ok {

@@ -273,8 +273,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestNeighbourClearsNothing: a pod that queries ever new names loses its own decisions, not those of others, by which their later
-// queries are distinguished from first ones. Neither do pods with equal lists take each other's walks for their own.
+// TestNeighbourClearsNothing: a pod that queries ever new names loses its own decisions, not those of other pods. Pods with equal search
+// lists do not share decisions.
 func TestNeighbourClearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
@@ -320,8 +320,8 @@ func TestDecidePanics(t *testing.T) {
 	}
 }
 
-// TestSilenceOnTheWay: where a name of the walk gets no answer, the first query is held so shortly that its own answer, or its own
-// silence, is reported before musl sends its query again. Both families hear the same.
+// TestSilenceOnTheWay: if a name of the walk gets no answer, the first query waits so briefly for the walk that it ends before musl sends it
+// again. Both families get the same result.
 func TestSilenceOnTheWay(t *testing.T) {
 	for name, kinds := range map[string]map[string]string{
 		"at the end":         {"hole.example.com.": "silent"},

@@ -123,8 +123,8 @@ func TestKeeperOddFiles(t *testing.T) {
 	}
 }
 
-// TestKeeperReadsOnlyFiles: a pipe, a device or a link in the place of the snapshot, or of what is to become it, neither holds
-// up a start nor a stop.
+// TestKeeperReadsOnlyFiles: a pipe, a device, a link or a folder in place of the snapshot or of its temporary file blocks neither Load nor
+// Save.
 func TestKeeperReadsOnlyFiles(t *testing.T) {
 	for name, put := range map[string]func(path string) error{
 		"pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },

@@ -100,7 +100,7 @@ func keyOf(t *testing.T, name string) *msg.Key {
 	return k
 }
 
-// nameOf is the one label of a key's name.
+// nameOf returns a key's name, which must have a single label of one letter.
 func nameOf(k *msg.Key) string { return string(k.Bytes()[1:2]) + "." }
 
 // offloadMinute offloads an entry for a minute.
