@@ -320,8 +320,8 @@ func TestDecidePanics(t *testing.T) {
 	}
 }
 
-// TestSilenceOnTheWay: if a name of the walk gets no answer, the first query waits so briefly for the walk that it ends before musl sends it
-// again. Both families get the same result.
+// TestSilenceOnTheWay: if a name of the walk gets no answer, the first query waits so briefly for the walk that it ends before musl sends
+// it again. Both families get the same result.
 func TestSilenceOnTheWay(t *testing.T) {
 	for name, kinds := range map[string]map[string]string{
 		"at the end":         {"hole.example.com.": "silent"},
