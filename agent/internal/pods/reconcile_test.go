@@ -88,8 +88,8 @@ func TestTendNeverEntersAnotherNetns(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	reused, missing := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)), fileOf(pod, "b", "eth0", decisions(podfile.Steered, r4))
-	reused.NetNSInode++
-	missing.NetNS, missing.NetNSInode = pod.Path()+"-gone", pod.Inode()+2
+	reused.NetNSInode = 1 // no netns has such a number, but the next one may be the host's
+	missing.NetNS, missing.NetNSInode = pod.Path()+"-gone", 2
 	write(t, n.dir, reused)
 	write(t, n.dir, missing)
 	n.reconcile(yes, true, map[string]int{Gone: 2})
