@@ -17,6 +17,8 @@ var (
 	// only as the name of a value.
 	secretWord = regexp.MustCompile(`(?i)((?:secret|password|passwd|passphrase|token|credential|tsig|bearer|authorization)\w*|` +
 		`(private|api|access|signing)[-_ ]?key|key-?data|"key"\s*:|\bkey\s*[:=])`)
+	// yamlBlock matches what follows a YAML key whose value is the indented lines below it.
+	yamlBlock = regexp.MustCompile(`^(!!\w+ +)?[|>][-+0-9]*\s*(\s#.*)?$`)
 	// inURL matches the user and password in a URL.
 	inURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/@\s"']+@`)
 	// pem matches the first line of a PEM block.
@@ -55,7 +57,7 @@ func withoutSecrets(text string) (clean string, out []string) {
 		if found := secretWord.FindStringIndex(l); found != nil {
 			rest := strings.TrimLeft(l[found[1]:], ` "':=`)
 			switch {
-			case strings.Trim(rest, ` "',}])`) == "" || rest == "|" || rest == ">" || rest == "|-" || rest == "{" || rest == "[":
+			case strings.Trim(rest, ` "',}])`) == "" || yamlBlock.MatchString(rest) || rest == "{" || rest == "[":
 				block = indent // the value is in the lines below, if there is one
 				note(i, "what is below a word for a secret")
 			default:
