@@ -62,9 +62,10 @@ func TestSecrets(t *testing.T) {
 func TestQueries(t *testing.T) {
 	const stays = "time=1 level=INFO msg=\"lease granted\" addr=169.254.20.11\n{\"msg\":\"coredns\",\"text\":\"ready\"}\ntime=2 level=INFO msg=coredns text=ready\n"
 	const goes = "time=1 level=INFO msg=query client=10.244.1.7 name=private.example. type=A\n{\"level\":\"INFO\",\"msg\":\"query\",\"name\":\"private.example.\"}\n" +
-		"time=3 level=WARN msg=coredns text=\"2 private.example. A: i/o timeout\" plugin=errors\n{\"msg\":\"coredns\",\"text\":\"2 private.example. A\",\"plugin\":\"errors\"}\n"
+		"time=3 level=WARN msg=coredns text=\"2 private.example. A: i/o timeout\" plugin=errors\n{\"msg\":\"coredns\",\"text\":\"2 private.example. A\",\"plugin\":\"errors\"}\n" +
+		`{"log":"{\"level\":\"INFO\",\"msg\":\"query\",\"name\":\"private.example.\"}\n","stream":"stderr"}` + "\n"
 	got, out := withoutQueries(goes + stays)
-	if got != stays || len(out) != 1 || !strings.HasPrefix(out[0], "4 of its lines") {
+	if got != stays || len(out) != 1 || !strings.HasPrefix(out[0], "5 of its lines") {
 		t.Errorf("%q\n%s", out, got)
 	}
 	if got, out := withoutQueries(stays); got != stays || out != nil {

@@ -142,7 +142,7 @@ func withoutQueries(text string) (clean string, out []string) {
 	var b strings.Builder
 	dropped := 0
 	for l := range strings.Lines(text) {
-		if namesQuery(l) {
+		if namesQuery(strings.ReplaceAll(l, `\`, "")) { // Docker's json-file log escapes the quotes of a line that is JSON
 			dropped++
 		} else {
 			b.WriteString(l)
