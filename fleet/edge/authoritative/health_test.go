@@ -1,6 +1,7 @@
 package authoritative_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,10 @@ func TestHealth(t *testing.T) {
 	check := &zone.Health{Protocol: zone.HTTPS, Port: 443, Path: "/healthz"}
 	irish, german, all := pub(app, "ie", 1, "192.0.2.1", "192.0.2.2"), pub(app, "de", 1, "192.0.2.3"), zone.Publication{Host: simple, Strategy: zone.Simple,
 		Addresses: addresses("192.0.2.5", "192.0.2.6"), Health: check}
-	irish.Health, german.Health = check, check
+	named := *check
+	named.Host = "probe.example.org."
+	irish.Health, german.Health = check, &named
+	hosts := map[string]string{"192.0.2.3": "probe.example.org", "192.0.2.5": "simple.shared.example", "192.0.2.6": "simple.shared.example"}
 	records := append(base(t), published(irish, german, all)...)
 	for name, row := range map[string]struct {
 		sick      []string
@@ -36,7 +40,7 @@ func TestHealth(t *testing.T) {
 			}
 			out := map[healthcheck.Check]authoritative.Target{}
 			for _, c := range every(checks) {
-				if c.Protocol != healthcheck.HTTPS || c.Port != 443 || c.Path != "/healthz" || !strings.HasPrefix(c.Host, "app.shared") && !strings.HasPrefix(c.Host, "simple.") {
+				if c.Protocol != healthcheck.HTTPS || c.Port != 443 || c.Path != "/healthz" || c.Host != cmp.Or(hosts[c.Address.String()], "app.shared.example") {
 					t.Errorf("%s: %v", name, c)
 				}
 				out[c] = health(!slices.Contains(row.sick, c.Address.String()))

@@ -1,6 +1,7 @@
 package authoritative
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -133,10 +134,7 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok
 	}
 	c = healthcheck.Check{Address: a, Protocol: healthcheck.Protocol(h.Protocol), Port: h.Port}
 	if c.Protocol != healthcheck.TCP {
-		c.Path, c.Host = h.Path, h.Host
-		if c.Host == "" {
-			c.Host = strings.TrimSuffix(strings.TrimPrefix(name, "*."), ".")
-		}
+		c.Path, c.Host = h.Path, strings.TrimSuffix(cmp.Or(h.Host, strings.TrimPrefix(name, "*.")), ".")
 	}
 	return c, true
 }
