@@ -50,8 +50,8 @@ func checkPods(f *facts, r *findings) string {
 		counts[pods.Bypassed], counts[pods.Gone])
 }
 
-// checkPodDNS reports the pods whose wanted DNS settings (podDNS) are not in effect. Pods with the same problem become one finding, because it
-// mostly comes from one line of the configuration or from one Deployment.
+// checkPodDNS reports the pods whose wanted DNS settings (podDNS) are not in effect. Pods with the same problem become one finding, because
+// it mostly comes from one line of the configuration or from one Deployment.
 func checkPodDNS(f *facts, r *findings) string {
 	type trouble struct{ what, do string }
 	names := map[trouble][]string{}
