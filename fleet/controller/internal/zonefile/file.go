@@ -208,6 +208,9 @@ func (r *reader) object(object runtime.Object) {
 	case *v1alpha1.DNSPolicy:
 		o.Spec.TTL = cmp.Or(o.Spec.TTL, defaultTTL)
 		o.Spec.Strategy = cmp.Or(o.Spec.Strategy, v1alpha1.StrategySimple)
+		if slices.ContainsFunc(r.policies, func(x v1alpha1.DNSPolicy) bool { return x.Name == o.Name && x.Namespace == o.Namespace }) {
+			r.fault("DNSPolicy %s/%s is there twice", o.Namespace, o.Name)
+		}
 		r.policies = append(r.policies, *o)
 	case *corev1.Secret:
 		if _, twice := r.secrets[o.Name]; twice {

@@ -95,6 +95,7 @@ func TestParseFaults(t *testing.T) {
 		"zone twice":        {good + "---\n" + strings.Split(good, "---\n")[1], "DNSZone shared is there twice"},
 		"record twice":      {good + "---\n" + strings.Split(good, "---\n")[2], "DNSRecord default/app is there twice"},
 		"Secret twice":      {good + "---\n" + strings.Split(good, "---\n")[0], "Secret key is there twice"},
+		"policy twice":      {good + strings.Repeat(policy, 2), "DNSPolicy default/web is there twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(c.text))
@@ -128,14 +129,15 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// A file may have Gateways and DNSPolicies, and the DNSRecords that a cluster's controller made of them, which are made again.
-func TestParsePolicies(t *testing.T) {
-	const policy = `---
+const policy = `---
 apiVersion: neardns.io/v1alpha1
 kind: DNSPolicy
 metadata: {name: web, namespace: default}
 spec: {targetRef: {name: web}}
 `
+
+// A file may have Gateways and DNSPolicies, and the DNSRecords that a cluster's controller made of them, which are made again.
+func TestParsePolicies(t *testing.T) {
 	const gateway = `---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
