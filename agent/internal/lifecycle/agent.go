@@ -64,7 +64,7 @@ type agent struct {
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
-	files []string // the files from which the last valid plan was made, except path; a change of one triggers a reload
+	files []string // the files of the last valid plan, and of plans refused since, except path; a change of one triggers a reload
 	// outside is the last logged list of upstreams for names outside of the cluster, so that it is logged only when it changes.
 	outside string
 }

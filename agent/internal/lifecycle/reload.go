@@ -12,13 +12,14 @@ import (
 	"github.com/neardns/neardns/internal/process"
 )
 
-// plan makes a plan from the configuration and the files that it names. If that succeeds, it logs warnings and records which files to
-// watch. The caller sets the plan's back end.
+// plan makes a plan from the configuration and the files that it names. It records which files to watch and, if the plan succeeds, logs
+// warnings. The caller sets the plan's back end.
 func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	p, up, err := a.role.derive(conf)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err != nil {
+	if err != nil { // watch these files too, because a change may remove the fault
+		a.files = append(a.files, slices.DeleteFunc(up.Files, func(f string) bool { return slices.Contains(a.files, f) })...)
 		return p, err
 	}
 	a.files = slices.Clone(up.Files)

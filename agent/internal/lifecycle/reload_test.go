@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,10 +14,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -145,6 +149,39 @@ func TestFollow(t *testing.T) {
 	<-ended
 	if len(plans) > 0 || len(refusals) > 0 {
 		t.Errorf("%d plans and %d refusals more", len(plans), len(refusals))
+	}
+}
+
+// If a file that a refused configuration names is at fault, a change of it triggers a reload, and so does a change of a file of the plan in
+// effect.
+func TestFilesOfARefusedPlan(t *testing.T) {
+	a := &agent{log: slog.New(slog.DiscardHandler), path: "neardns.yaml"}
+	a.role.derive = func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
+		return plan.Read(n, func(name string) ([]byte, error) {
+			if name == "good" {
+				return []byte("nameserver 192.0.2.1\n"), nil
+			}
+			return nil, fs.ErrNotExist
+		}, "")
+	}
+	for _, c := range []struct {
+		file    string
+		refused bool
+		want    []string
+	}{
+		{"good", false, []string{"good", "neardns.yaml"}},
+		{"missing", true, []string{"good", "missing", "neardns.yaml"}},
+		{"missing", true, []string{"good", "missing", "neardns.yaml"}},
+		{"good", false, []string{"good", "neardns.yaml"}},
+	} {
+		conf := config.Default()
+		conf.KubeDNSConfigMap, conf.Upstreams.Auto, conf.Upstreams.External = "", false, []nameserver.Source{{Path: c.file}}
+		if _, err := a.plan(&conf); (err != nil) != c.refused {
+			t.Errorf("%s: %v", c.file, err)
+		}
+		if diff := cmp.Diff(c.want, a.followed()); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", c.file, diff)
+		}
 	}
 }
 

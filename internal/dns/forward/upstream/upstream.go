@@ -79,7 +79,7 @@ type Upstreams struct {
 	Warnings []string                        // problems that an operator should fix, although the cluster's servers are used instead
 }
 
-// Resolve reads the files, and combines them with the configuration. The error joins all faults.
+// Resolve reads the files, and combines them with the configuration. The error joins all faults; the result then has only Files.
 func Resolve(in Input) (Upstreams, error) {
 	in.Terms = Terms{cmp.Or(in.Terms.External, "upstreams.external"), cmp.Or(in.Terms.Cluster, "upstreams.cluster of the configuration"),
 		cmp.Or(in.Terms.ConfigMap, "kubeDNSConfigMap")}
@@ -123,7 +123,7 @@ func Resolve(in Input) (Upstreams, error) {
 		r.out.Stub[domain] = servers
 	}
 	if err := errors.Join(r.faults...); err != nil {
-		return Upstreams{}, err
+		return Upstreams{Files: r.out.Files}, err
 	}
 	return r.out, nil
 }
