@@ -137,24 +137,30 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	begun := time.Now()
 	b.postponed.Store(false)
 	b.last, b.good = "", ""
+	// Take the fingerprint before the check, so that a change after it is found the next time.
+	now := b.takeFingerprint(scripts)
 	drift, err = b.repair(rs)
 	b.checked, b.checkTook = time.Now(), time.Since(begun)
 	if err != nil {
 		return drift, err
 	}
 	b.last = key
-	// Take the fingerprint before the second check, so that a change between the two is found the next time.
-	b.sizes, _ = b.tableSizes()
-	now, err := b.fingerprint(scripts)
-	b.compared = time.Now()
-	if err != nil || len(drift) == 0 {
-		b.good = now
-		return drift, nil //nolint:nilerr // without a fingerprint, programs are started each time
+	if len(drift) > 0 {
+		now = b.takeFingerprint(scripts)
+		if again, err := b.drift(scripts); err != nil || len(again) > 0 {
+			return drift, nil //nolint:nilerr // without a good fingerprint, programs are started each time
+		}
 	}
-	if again, err := b.drift(scripts); err == nil && len(again) == 0 {
-		b.good = now
-	}
+	b.good = now
 	return drift, nil
+}
+
+// takeFingerprint returns the fingerprint of the kernel's rules, "" if it is not known, and stores the time and the tables' sizes.
+func (b *Iptables) takeFingerprint(scripts []script) string {
+	b.sizes, _ = b.tableSizes()
+	now, _ := b.fingerprint(scripts)
+	b.compared = time.Now()
+	return now
 }
 
 // unchanged reports whether the kernel's rules are the ones that the last check found correct. The kernel returns a table of

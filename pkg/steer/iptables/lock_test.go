@@ -2,7 +2,9 @@ package iptables_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -123,5 +125,34 @@ func TestTrialLeft(t *testing.T) {
 		if left := dump(ns); strings.Contains(left, "-TRY") {
 			t.Errorf("left:\n%s", left)
 		}
+	})
+}
+
+// TestChangeDuringCheck: while a check of Repair reads the IPv6 rules, another program deletes the IPv4 rules, which the check has already
+// read. A later Repair finds them missing.
+func TestChangeDuringCheck(t *testing.T) {
+	variants(t, func(t *testing.T, variant iptables.Variant) {
+		r := newRig(t, variant)
+		_, err := r.rules.Repair(r.Host)
+		must(t, err)
+		four, six := "iptables-"+variant.Suffix(), "ip6tables-"+variant.Suffix()
+		real, err := exec.LookPath(six)
+		must(t, err)
+		dir := t.TempDir()
+		armed := filepath.Join(dir, "armed")
+		must(t, os.WriteFile(armed, nil, 0o644))
+		text := "#!/bin/sh\nrm " + armed + " 2>/dev/null && " + four + " -w -t raw -F NEARDNS-UDP\nexec " + real + " \"$@\"\n"
+		must(t, os.WriteFile(filepath.Join(dir, six), []byte(text), 0o755))
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		// This starts a check, which finds no difference.
+		r.Node.Host.Run(four, "-w", "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-j", "ACCEPT")
+		testutil.Eventually(t, func() error {
+			drift, err := r.rules.Repair(r.Host)
+			if _, left := os.Stat(armed); left == nil || len(drift) == 0 {
+				return fmt.Errorf("no difference found: %v, armed: %v", err, left == nil)
+			}
+			return err
+		})
+		must(t, r.rules.Verify(r.Host))
 	})
 }
