@@ -1,8 +1,6 @@
 package records
 
 import (
-	"maps"
-
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -81,8 +79,12 @@ func (m *Metrics) setPolicies(decided map[zones.Key]*zones.Policy) {
 	}
 }
 
-// forget drops the condition series of a DNSZone.
-func (m *Metrics) forget(dnsZone string) {
-	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
-	maps.DeleteFunc(m.reasons, func(key [2]string, _ string) bool { return key[0] == dnsZone })
+// keep drops the condition series of all DNSZones that are not in present.
+func (m *Metrics) keep(present map[string]*zones.Zone) {
+	for key := range m.reasons {
+		if present[key[0]] == nil {
+			m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": key[0]})
+			delete(m.reasons, key)
+		}
+	}
 }

@@ -40,7 +40,7 @@ func TestMetrics(t *testing.T) {
 	if got := testutil.ToFloat64(m.records.WithLabelValues("shared", "Accepted", "Accepted")); got != 0 {
 		t.Errorf("%v records that are gone", got)
 	}
-	m.forget("shared")
+	m.keep(nil)
 	if n := testutil.CollectAndCount(m.conditions); n != 0 {
 		t.Errorf("%d series are left", n)
 	}

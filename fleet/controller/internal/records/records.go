@@ -227,11 +227,11 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 		if !present[name] {
 			r.close(name)
 			r.Health.Set(name, nil, nil)
-			r.Metrics.forget(name)
 		} else {
 			r.bury(o, false)
 		}
 	}
+	r.Metrics.keep(plan.Zones)
 	return nil
 }
 

@@ -165,6 +165,9 @@ func TestDeletionWithoutZone(t *testing.T) {
 		r.delete(z)
 		r.settle()
 		r.want("web", "NoZone ZoneNotReady NotChecked NoConflict")
+		if n := testutil.CollectAndCount(r.Metrics.conditions); n != 0 {
+			t.Errorf("%d series of a DNSZone that is gone, and was never opened", n)
+		}
 		r.change("web", func(rec *v1alpha1.DNSRecord) { rec.Spec.DeletionPolicy = v1alpha1.DeletionPolicyOrphan })
 		r.settle()
 		if r.record("web") != nil {
