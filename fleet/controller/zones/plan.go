@@ -266,6 +266,9 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		p.Target = Canonical(hostname)
 		return p, Verdict{Accepted, "published by a hostname, which only edges answer"}
 	}
+	if len(addresses) == 0 { // possible only in a file
+		return p, verdict(Invalid, "spec.addresses: there is none; write addresses, hostname or addressesFrom")
+	}
 	p.Addresses = addresses
 	return p, verdict(Accepted, "published in zone %s", z.Spec.Zone)
 }

@@ -82,6 +82,7 @@ func TestDecide(t *testing.T) {
 		"a foreign hostname":   {`{host: any.shared.example, strategy: LoadBalanced, hostname: elb.example}`, "shared", NotAllowed, "spec.hostname: DNSZone shared lets namespace shop not publish the hostname elb.example", ""},
 		"a Gateway's hostname": {`{host: any.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared", Accepted, "", "any.shared.example. LoadBalanced 60 []  100 a.elb.example."},
 		"a hostname, simple":   {`{host: any.shared.example, hostname: a.elb.example}`, "shared", Invalid, "spec.hostname: the hostname a.elb.example needs", ""},
+		"nothing to publish":   {`{host: a.shared.example}`, "shared", Invalid, "spec.addresses: there is none; write", ""},
 		"a Gateway's, simple": {`{host: any.shared.example, addressesFrom: {kind: Gateway, name: named}}`, "shared", Invalid,
 			"spec.addressesFrom: the hostname a.elb.example needs", ""},
 		"a Gateway's, foreign": {`{host: a.shared.example, strategy: LoadBalanced, addressesFrom: {kind: Gateway, name: named}}`, "shared",

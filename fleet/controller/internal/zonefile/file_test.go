@@ -116,6 +116,7 @@ func TestVerdicts(t *testing.T) {
 		{"[192.0.2.1]", "[2001:db8::1]"}:                                            "NotAllowed",
 		{"addresses: [192.0.2.1]", "addressesFrom: {kind: Service, name: ingress}"}: "NoAddresses",
 		{"addresses: [192.0.2.1]", "addresses: [192.0.2.1], geo: IE"}:               "Invalid",
+		{", addresses: [192.0.2.1]", ""}:                                            "Invalid",
 	} {
 		f, err := Parse([]byte(strings.ReplaceAll(good, change[0], change[1])))
 		if err != nil {
