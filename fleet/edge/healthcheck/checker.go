@@ -65,6 +65,7 @@ type Checker struct {
 	mu      sync.Mutex // guards the fields below
 	wanted  map[owner]map[Check]bool
 	refused map[string]int // by zone: number of checks that may not be probed
+	left    map[string]int // by zone: number of checks above a limit on targets
 	running map[Check]*Target
 }
 
@@ -86,7 +87,7 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 		o.Dial = new(net.Dialer).DialContext
 	}
 	c := &Checker{log: log, o: o, ctx: ctx, slots: newSlots(atOnce), wanted: map[owner]map[Check]bool{}, refused: map[string]int{},
-		running: map[Check]*Target{}}
+		left: map[string]int{}, running: map[Check]*Target{}}
 	c.SetRoots(o.Roots)
 	return c
 }
@@ -151,9 +152,12 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 		out[check] = t
 	}
-	if left > 0 {
+	if left > 0 && left != c.left[zone] {
 		c.log.Warn("too many health checks; those left over do not run, so they find no address unhealthy", "zone", zone,
 			"most", c.o.Most, "most_per_address", maxPerAddress, "left", left)
+	}
+	if c.left[zone] = left; left == 0 {
+		delete(c.left, zone)
 	}
 	return out
 }

@@ -213,11 +213,12 @@ func TestSet(t *testing.T) {
 	})
 }
 
-// TestRefusedIsSaid: refused checks are logged when their number changes, and not at each Set of their zone.
+// TestRefusedIsSaid: checks that are refused, and those above the limit, are logged when their number changes, and not at each Set of their
+// zone.
 func TestRefusedIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
-	c := healthcheck.New(ctx, slog.New(slog.NewTextHandler(&log, nil)), healthcheck.Options{})
+	c := healthcheck.New(ctx, slog.New(slog.NewTextHandler(&log, nil)), healthcheck.Options{Most: 1})
 	outside := func(hosts ...string) (out []healthcheck.Check) {
 		for _, h := range hosts {
 			out = append(out, healthcheck.Check{Address: address, Protocol: healthcheck.HTTP, Port: 80, Host: h})
@@ -231,6 +232,12 @@ func TestRefusedIsSaid(t *testing.T) {
 		c.Set("z.", map[string][]healthcheck.Check{"c": step.checks}, nil)
 		if n := strings.Count(log.String(), "some addresses get no probe"); n != step.logged {
 			t.Errorf("step %d: logged %d times, want %d:\n%s", i, n, step.logged, &log)
+		}
+	}
+	for i, step := range []struct{ checks, logged int }{{2, 1}, {2, 1}, {3, 2}, {1, 2}, {3, 3}, {0, 3}, {3, 4}} {
+		c.Set("z.", map[string][]healthcheck.Check{"c": many(1, step.checks)}, ten)
+		if n := strings.Count(log.String(), "too many health checks"); n != step.logged {
+			t.Errorf("step %d: logged %d times that there are too many, want %d:\n%s", i, n, step.logged, &log)
 		}
 	}
 	cancel()
