@@ -188,7 +188,6 @@ func (r reason) label() string { return strings.ReplaceAll(strings.ToLower(r.Str
 func reasonOf(v verdict, err error) reason {
 	var verify *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
-	var alert tls.AlertError
 	var dnsErr *net.OpError
 	switch {
 	case err == nil && v == servfail:
@@ -199,7 +198,7 @@ func reasonOf(v verdict, err error) reason {
 		return reasonLame
 	case err == nil:
 		return reasonNone
-	case errors.As(err, &verify), errors.As(err, &record), errors.As(err, &alert):
+	case errors.As(err, &verify), errors.As(err, &record), errors.As(err, &dnsErr) && dnsErr.Op == "remote error": // a TLS alert
 		return reasonTLS
 	case isTimeout(err), errors.Is(err, context.Canceled):
 		return reasonSilent

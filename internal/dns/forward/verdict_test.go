@@ -85,6 +85,7 @@ func TestReasons(t *testing.T) {
 		{good, nil, reasonNone}, {truncated, nil, reasonNone}, {servfail, nil, reasonServfail}, {refused, nil, reasonRefused}, {lame, nil, reasonLame},
 		{good, context.DeadlineExceeded, reasonSilent}, {good, &net.OpError{Op: "dial", Err: context.DeadlineExceeded}, reasonSilent},
 		{good, fmt.Errorf("read: %w", syscall.ECONNREFUSED), reasonRefuses}, {good, syscall.EHOSTUNREACH, reasonUnreachable},
+		{good, fmt.Errorf("read: %w", &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}), reasonTLS},
 		{good, &net.OpError{Op: "dial", Err: errors.New("odd")}, reasonUnreachable}, {good, syscall.ECONNRESET, reasonBroken}, {good, errMalformed, reasonMalformed},
 	} {
 		if got := reasonOf(tc.v, tc.err); got != tc.want {
