@@ -86,7 +86,7 @@ func TestOldLines(t *testing.T) {
 // kube-dns has closed the pooled connections, or was restarted. No client waits, and the server's health does not change.
 func TestStaleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, how := range []string{"closed idle", "restarted"} {
+		for _, how := range []string{"closed idle", "reset", "restarted"} {
 			func(t testing.TB) {
 				f := newFake(t, onBoth, after(30*time.Millisecond, answersAs("kube-dns")))
 				b := serve(t, tcp, f.addr)
@@ -99,10 +99,17 @@ func TestStaleConnections(t *testing.T) {
 				if s.tcp.size() < 10 {
 					t.Fatalf("%d connections are kept", s.tcp.size())
 				}
-				if how == "restarted" {
+				switch how {
+				case "restarted":
 					f.stop()
 					f.serve(onBoth)
-				} else {
+				case "reset": // the next write on a pooled connection fails
+					f.mu.Lock()
+					for c := range f.conns {
+						c.(*end).reset()
+					}
+					f.mu.Unlock()
+				default:
 					f.closeStreams()
 				}
 				before := f.opened.Load()

@@ -137,7 +137,7 @@ func rejection(err error) bool {
 // and continues. It ignores later ICMP errors, and returns the first one at the deadline.
 func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if l.buf == nil {
-		l.buf, l.n = b.get(), 0
+		l.buf = b.get()
 	}
 	for {
 		wire, err := l.message(udpSize(req))
@@ -156,7 +156,7 @@ func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		m, err := read(wire, req, id)
 		if err == nil || l.stream || !errors.Is(err, errForeign) {
 			b.put(l.buf)
-			l.buf, l.rejected = nil, nil
+			l.buf, l.n, l.rejected = nil, 0, nil
 			l.served = l.served || err == nil
 			return m, err
 		}
