@@ -9,6 +9,7 @@
 package secondary
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,6 +96,7 @@ type Copy struct {
 	records records            // empty: the zone was never read
 	current time.Time          // when the primary last confirmed these records
 	fault   string             // error of the last read; "" if the read succeeded
+	logged  string             // kind of that error, or the error if it has none
 	skip    bool               // the file already has these records
 }
 
@@ -172,14 +174,14 @@ func (c *Copy) Run(ctx context.Context) {
 	}
 }
 
-// note records the result of a read, logs it if it differs from that of the last read, and calls Confirmed if the read succeeded.
+// note records the result of a read, logs it if it is of another kind than that of the last read, and calls Confirmed if the read
+// succeeded.
 func (c *Copy) note(err error) {
 	if err == nil && c.Confirmed != nil {
 		c.Confirmed()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.fault
 	if c.fault = ""; err != nil {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
@@ -192,8 +194,11 @@ func (c *Copy) note(err error) {
 	} else {
 		c.current = time.Now()
 	}
+	before := c.logged
+	// Errors of one kind may differ at each read, for example by the connection's local port.
+	c.logged = cmp.Or(string(rfc2136.KindOf(err)), c.fault)
 	switch {
-	case c.fault == before:
+	case c.logged == before:
 	case err != nil:
 		c.log.Warn("cannot read or serve the zone; its last copy, if any, stays in use", "kind", string(rfc2136.KindOf(err)), "err", err)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
@@ -332,6 +333,31 @@ func TestFaulty(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFaultIsLogged: an error is logged once, although its text has the local port of each connection.
+func TestFaultIsLogged(t *testing.T) {
+	var log strings.Builder
+	s := &served{}
+	c := New(slog.New(slog.NewTextHandler(&log, nil)), zone, filepath.Join(t.TempDir(), "z.zone"), &primary{}, s.serve)
+	silent := func(port string) error {
+		return &rfc2136.Error{Kind: rfc2136.NoAnswer, Err: errors.New("read tcp 192.0.2.1:" + port + "->192.0.2.53:53: i/o timeout")}
+	}
+	for i, step := range []struct {
+		err    error
+		logged int
+	}{
+		{silent("1"), 1}, {silent("2"), 1}, {&rfc2136.Error{Kind: rfc2136.Unreachable, Err: errors.New("refused")}, 2}, {errors.New("serve: a"), 3},
+		{errors.New("serve: b"), 4}, {nil, 5}, {nil, 5}, {silent("3"), 6},
+	} {
+		c.note(step.err)
+		if n := strings.Count(log.String(), "\n"); n != step.logged {
+			t.Errorf("step %d: logged %d times, want %d:\n%s", i, n, step.logged, log.String())
+		}
+		if step.err != nil && c.State().Fault != step.err.Error() {
+			t.Errorf("step %d: the state has %q", i, c.State().Fault)
+		}
+	}
 }
 
 func TestMetrics(t *testing.T) {
