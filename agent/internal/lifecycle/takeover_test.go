@@ -2,14 +2,22 @@ package lifecycle
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"log/slog"
+	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -45,5 +53,39 @@ func TestRestoreOfUnknownAge(t *testing.T) {
 	s := &successor{log: slog.New(slog.NewTextHandler(&logs, nil)), answers: keeper}
 	if s.Restore(&snapshot); s.restored || !strings.Contains(logs.String(), "unknown_age=true") {
 		t.Errorf("restored: %t, %s", s.restored, &logs)
+	}
+}
+
+// yieldingAgent is an active agent without sockets that hands its node over.
+type yieldingAgent struct{ lock *os.File }
+
+func (yieldingAgent) Claim() handover.Claim                          { return handover.Claim{Instance: "old", PID: 1, Born: 1} }
+func (yieldingAgent) Sockets() ([]handover.Socket, error)            { return nil, nil }
+func (yieldingAgent) Snapshot(io.Writer) error                       { return nil }
+func (yieldingAgent) AcceptSuccessor(handover.Claim) (func(), error) { return func() {}, nil }
+func (yieldingAgent) StepDown(handover.Claim)                        {}
+func (y yieldingAgent) Lock() *os.File                               { return y.lock }
+func (yieldingAgent) Done(handover.Claim, time.Duration, error)      {}
+func (yieldingAgent) Yield(context.Context, handover.Claim, []netip.Addr) (func(bool), error) {
+	return func(bool) {}, nil
+}
+
+// During a handover files may change, of which the successor has already made its plan.
+func TestFilesAreStaleAfterAHandover(t *testing.T) {
+	dir, log, conf := t.TempDir(), slog.New(slog.DiscardHandler), config.Default()
+	lock, err := lockNode(dir, "old")
+	testutil.Must(t, err)
+	defer lock.Close() //nolint:errcheck // at the end
+	queries, err := handover.Listen(filepath.Join(dir, nodestate.HandoverName))
+	testutil.Must(t, err)
+	given := make(chan bool, 1)
+	go func() { given <- handover.Give(t.Context(), log, queries, yieldingAgent{lock}) }()
+	a := &agent{log: log, claim: handover.Claim{Instance: "new", PID: 2, Born: 2}, mayTake: true, answers: newAnswers(log, &conf)}
+	o := &opened{plan: plan.Plan{Folders: plan.Folders{State: dir}, Lock: plan.Lock{Folder: dir}}, metrics: telemetry.New("")}
+	s, err := a.takeNode(t.Context(), o)
+	testutil.Must(t, err)
+	defer s.lock.Close() //nolint:errcheck // at the end
+	if !<-given || s.from == nil || !s.waited {
+		t.Errorf("after a handover: %+v", s)
 	}
 }
