@@ -189,8 +189,8 @@ func (n *Node) writeVerified(s plan.Plan) {
 	n.mu.Unlock()
 	have, err := n.Verified.Read()
 	slices.SortFunc(have, netip.Addr.Compare)
-	if err == nil && slices.Equal(have, want) {
-		return
+	if err != nil || !slices.Equal(have, want) {
+		err = n.Verified.Write(want)
 	}
-	n.noteFault("proof", n.Verified.Write(want))
+	n.noteFault("proof", err)
 }

@@ -184,3 +184,17 @@ func TestFallbackIsNotLostAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A record of which only the folder's sync failed is on disk, so nothing is left to write.
+func TestRecordThatIsOnDiskIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.fails["write-proof"] = errors.New("sync folder: input/output error")
+		n, end := begin(t, w, plainPlan())
+		defer end()
+		pass(time.Minute)
+		if faults := n.Status().Faults; len(faults) > 0 || w.count("write-proof") != 1 {
+			t.Errorf("faults after %d writes: %v", w.count("write-proof"), faults)
+		}
+	})
+}

@@ -293,7 +293,7 @@ func (p worldProofs) Read() ([]netip.Addr, error) {
 }
 func (p worldProofs) Write(proven []netip.Addr) error {
 	p.set(func() { p.proofs = proven })
-	return nil
+	return p.call("write-proof")
 }
 
 type worldRecorder struct{ *world }
