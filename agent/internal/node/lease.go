@@ -254,7 +254,7 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	}
 	n.mu.Unlock()
 	if v == lease.Withdraw {
-		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil {
+		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
 			n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -157,6 +158,24 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 			t.Errorf("reason: %q", why)
 		}
 		end()
+	})
+}
+
+// Without the host's rules there is no lease to withdraw.
+func TestWithdrawalWithoutSwitchIsNoWarning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		var logs strings.Builder
+		_, end := begin(t, w, plainPlan(), func(n *Node) { n.Log = slog.New(slog.NewTextHandler(&logs, nil)) })
+		pass(time.Second)
+		w.set(func() { w.fails["withdraw"] = steer.ErrNoSwitch })
+		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")})
+		pass(2 * time.Second)
+		withdrawals := w.count("withdraw")
+		end()
+		if withdrawals == 0 || strings.Contains(logs.String(), "cannot withdraw the lease") {
+			t.Errorf("after %d withdrawals:\n%s", withdrawals, &logs)
+		}
 	})
 }
 
