@@ -52,7 +52,6 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	n.mu.Lock()
 	n.reloading = true // the following changes of link and rules are intended, so they do not count as repairs
 	n.mu.Unlock()
-	defer n.endReload()
 	again, err := n.apply(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
@@ -71,6 +70,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	n.clearPending()
 	// Remove from the link the addresses that only the old plan has.
 	n.noteFault("link", n.reconcileLink(next))
+	n.endReload() // after a failure the round does this, once it has put the old plan back
 	n.Log.Info(reloaded)
 }
 

@@ -173,3 +173,22 @@ func TestReloadIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+// The round that follows a refused plan puts the rules back, which is no repair.
+func TestRollbackIsNoRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		defer end()
+		pass(time.Second)
+		w.set(func() {
+			w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use")
+			w.moves = true
+		})
+		n.Set(movedPlan(), taken(false))
+		pass(time.Second)
+		if s := n.Status(); len(s.Repairs) > 0 {
+			t.Errorf("repairs after a refused plan: %v", s.Repairs)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ type world struct {
 	prove   func() error
 	lost    string // why a fallback that fails is lost for good
 	drift   []string
+	moves   bool // drift has the host table's changes by a reload
 	proofs  []netip.Addr
 	ticks   chan struct{}
 	watches atomic.Int32 // that go on
@@ -165,7 +167,13 @@ func (r worldRules) Unexempt(addrs ...netip.Addr) error { return r.call("unexemp
 
 func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
 	var drift []string
-	r.set(func() { r.host, drift, r.drift = rs.(steer.Host), r.drift, nil })
+	r.set(func() {
+		next := rs.(steer.Host)
+		if r.moves && !reflect.DeepEqual(r.host, next) {
+			r.drift = []string{"table inet neardns differs"}
+		}
+		r.host, drift, r.drift = next, r.drift, nil
+	})
 	return drift, r.call("rules")
 }
 
