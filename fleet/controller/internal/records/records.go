@@ -100,6 +100,7 @@ type opened struct {
 	setting Setting
 	key     atomic.Pointer[rfc2136.Key]
 	sent    map[string]instruction // by host
+	unused  time.Time              // when release first found that the DNSZone is deleted and no DNSRecord uses it; zero: never
 
 	mu     sync.Mutex // guards the fields below, which the publisher's goroutine uses too
 	ranges []netip.Prefix
@@ -405,19 +406,22 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// lastBeat is for how long after its deletion was requested, at most, a DNSZone waits for the deletion of this cluster's heartbeat in the
+// lastBeat is for how long, at most, a deleted DNSZone that no DNSRecord uses waits for the deletion of this cluster's heartbeat in the
 // zone, so that other clusters do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with
 // deletionPolicy Orphan, or if the primary does not accept its deletion.
 const lastBeat = 30 * time.Second
 
-// beats reports whether the deletion of a DNSZone must still wait for the deletion of this cluster's heartbeat.
+// beats reports whether the deletion of a DNSZone that no DNSRecord uses must still wait for the deletion of this cluster's heartbeat.
 func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
 	o := r.open[z.Name]
-	if o == nil || r.Now().Sub(z.DeletionTimestamp.Time) > lastBeat {
+	if o == nil {
 		return false
 	}
+	if o.unused.IsZero() {
+		o.unused = r.Now()
+	}
 	known := o.Zone()
-	return known.Reason == "" && slices.Contains(known.Clusters, r.ClusterID)
+	return r.Now().Sub(o.unused) <= lastBeat && known.Reason == "" && slices.Contains(known.Clusters, r.ClusterID)
 }
 
 // gone reports whether a deleted record's finalizer can be removed: the zone, as read back, has none of its records any more, or its

@@ -77,6 +77,7 @@ func TestLife(t *testing.T) {
 		r.wantCalls("forget www.shared.example., set next.shared.example. [192.0.2.1]")
 		r.delete(r.record("next"))
 		r.settle()
+		r.stubs["shared.example."].known.Clusters = nil // the heartbeat is gone
 		r.delete(r.zone())
 		r.settle()
 		r.settle()
@@ -124,6 +125,7 @@ func TestDeletion(t *testing.T) {
 		if r.record("api") == nil {
 			t.Fatal("the record went before its addresses")
 		}
+		r.now = r.now.Add(2 * lastBeat)
 		stub.hosts["api.shared.example."] = zones.Progress{Done: true}
 		r.settle()
 		r.settle()
@@ -135,6 +137,27 @@ func TestDeletion(t *testing.T) {
 		r.settle()
 		if !stub.stopped {
 			t.Error("the last record is gone from the zone, and something stays")
+		}
+	})
+}
+
+// A heartbeat that stays in the zone delays the deletion of a DNSZone only for lastBeat.
+func TestDeletionWithHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		stub := r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.delete(r.record("web"))
+		r.delete(r.zone())
+		for _, wait := range []time.Duration{0, lastBeat, time.Second} {
+			if stub.stopped {
+				t.Error("the publisher ends before lastBeat")
+			}
+			r.now = r.now.Add(wait)
+			r.settle()
+			r.settle()
+		}
+		if !stub.stopped {
+			t.Error("the DNSZone is still there after lastBeat")
 		}
 	})
 }
