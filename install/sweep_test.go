@@ -21,6 +21,9 @@ func TestPipeInTheListsPlace(t *testing.T) {
 	if code == 0 || !strings.Contains(out, "not a regular file") {
 		t.Errorf("%d, %s; want a refusal that names the reason", code, out)
 	}
+	if code, out = n.uninstall(); code == 0 || !strings.Contains(out, "no regular file") {
+		t.Errorf("uninstall: %d, %s; want a refusal that names the reason", code, out)
+	}
 }
 
 // A file that is much larger than any network's list is refused before it is parsed.

@@ -93,7 +93,7 @@ func (un uninstall) unchain(ctx context.Context) error {
 
 func (un uninstall) dropFrom(name string) error {
 	path := filepath.Join(un.conf, name)
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path, maxList) // a pipe would block os.ReadFile
 	if err != nil {
 		return fmt.Errorf("read network: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -235,7 +236,7 @@ func namesPlugin(folder string) (bool, error) {
 		if filepath.Ext(f.Name()) != ".conflist" {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(folder, f.Name()))
+		text, err := atomicfile.Read(filepath.Join(folder, f.Name()), 1<<20) // refuses a pipe, which would block os.ReadFile
 		if err != nil {
 			return false, fmt.Errorf("read network: %w", err)
 		}

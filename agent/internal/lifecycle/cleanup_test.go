@@ -1,10 +1,24 @@
 package lifecycle
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/testutil"
 )
+
+// TestPipeInsteadOfNetwork: a pipe with a network's name is an error, and does not block the cleanup.
+func TestPipeInsteadOfNetwork(t *testing.T) {
+	dir := t.TempDir()
+	testutil.Must(t, unix.Mkfifo(filepath.Join(dir, "10-a.conflist"), 0o600))
+	if _, err := namesPlugin(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a pipe instead of a network: %v", err)
+	}
+}
 
 // TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name
 // there.
