@@ -364,6 +364,8 @@ func TestUninstallLooksIntoEveryList(t *testing.T) {
 	// A list that names neardns but does not parse must give an error, and must not keep uninstall from the other lists.
 	n.network("10-a.conflist", `{"neardns"`)
 	n.network("20-b.conflist", string(with))
+	code, out = n.uninstall("--file", "20-b.conf", "--remove-binary")
+	want(t, code, 1, out, "no network's file 20-b.conf in "+n.conf)
 	code, out = n.uninstall("--remove-binary")
 	want(t, code, 1, out, "10-a.conflist: not valid JSON", "removed neardns from "+n.conf+"/20-b.conflist")
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
@@ -82,11 +83,15 @@ func (un uninstall) unchain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if un.file != "" {
+		if !slices.Contains(names, un.file) {
+			return fmt.Errorf("no network's file %s in %s", un.file, un.conf)
+		}
+		names = []string{un.file}
+	}
 	var errs []error
 	for _, name := range names {
-		if un.file == "" || name == un.file {
-			errs = append(errs, un.dropFrom(name))
-		}
+		errs = append(errs, un.dropFrom(name))
 	}
 	return errors.Join(errs...)
 }
