@@ -62,6 +62,7 @@ func TestCommandLine(t *testing.T) {
 		{"version as JSON", []string{"version", "-o", "json"}, nil, cli.Good, `"program": "neardns-agent"`, ""},
 		{"output format", []string{"status", "-o", "xml"}, nil, cli.Config, "", "-o xml: json, yaml"},
 		{"two formats", []string{"pods", "-o", "yaml", "--json"}, nil, cli.Config, "", "use one of them"},
+		{"bundle over a link", []string{"doctor", "--bundle", "/proc/self/exe"}, nil, cli.Config, "", "it exists and is no regular file"},
 		{"a folder that is not there", []string{"node", "--pod-dir", "/none/x"}, nil, cli.Config, "", "--pod-dir: stat /none/x: no such file or directory"},
 		{"unknown flag", []string{"status", "--colour"}, nil, cli.Config, "", "unknown flag: --colour"},
 		{"a command's help", []string{"status", "--help"}, nil, cli.Good, "neardns-agent status [flags]", ""},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -29,6 +30,9 @@ func doctorCommand(e env) *cobra.Command {
 		}
 		if into == "-" && format != "" {
 			return cli.Usagef("--bundle - and -o %s: the standard output takes one of them", format)
+		}
+		if st, err := os.Lstat(into); err == nil && into != "-" && !st.Mode().IsRegular() { // a rename would replace it
+			return cli.Usagef("--bundle %s: it exists and is no regular file; name another file, or - for the standard output", into)
 		}
 		if in.Conf, in.Fault, err = inEffect(c.Context(), e, path); err != nil {
 			return err
