@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ func bundleCommand(o *cluster.Options) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		agents = slices.DeleteFunc(agents, func(a cluster.Agent) bool { return a.Excluded })
 		f, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if errors.Is(err, os.ErrExist) {
 			return cli.Usagef("--file %s: it exists; name another file", *file)

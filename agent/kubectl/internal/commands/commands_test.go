@@ -355,7 +355,7 @@ kube-dns   10.96.0.10   none          2000   -         0     no answer within 2s
 }
 
 func TestBundle(t *testing.T) {
-	f := &fakeAPI{nodes: []fakeNode{{name: "a", phase: corev1.PodRunning, doctor: "an archive"}, {name: "b"}}}
+	f := &fakeAPI{nodes: []fakeNode{{name: "a", phase: corev1.PodRunning, doctor: "an archive"}, {name: "b"}, {name: "c", excluded: true}}}
 	file := filepath.Join(t.TempDir(), "out.tar")
 	code, out, errs := f.command(t, "bundle -f "+file)
 	if code != cli.Degraded || !strings.Contains(out, "1 of 2 nodes") || !strings.Contains(errs, "MISSING.txt") {
