@@ -91,7 +91,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
-		v.log.Warn("steering failed, and cannot be undone or recorded", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+		v.log.Warn("steering failed; cannot undo or record it", "verb", v.name, "container_id", f.ContainerID, "err", errors.Join(err, undone))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -386,5 +387,22 @@ func TestEverySpecVersion(t *testing.T) {
 	var v struct{ SupportedVersions []string }
 	if err := json.Unmarshal([]byte(out.Stdout), &v); err != nil || strings.Join(v.SupportedVersions, " ") != "0.3.1 0.4.0 1.0.0 1.1.0" {
 		t.Errorf("VERSION: %s, %v", out.Stdout, err)
+	}
+}
+
+// If steering fails and cannot be undone, the warning has both reasons.
+func TestWarningNamesWhySteeringFailed(t *testing.T) {
+	var log bytes.Buffer
+	fail := func(what string) error { return fmt.Errorf("%s fails", what) }
+	v := &verb{env: env{kernel: faulty{fail: fail}}, conf: &Conf{StateDir: t.TempDir()}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	p := &Plan{File: podfile.File{ContainerID: "pod", IfName: "eth0", Decisions: []podfile.Decision{{State: podfile.Steered}}}}
+	ns, err := os.Open(os.DevNull)
+	testutil.Must(t, err)
+	defer ns.Close()
+	testutil.Must(t, v.apply(t.Context(), p, ns))
+	for _, want := range []string{"host open fails", "pod open fails"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %q in: %s", want, &log)
+		}
 	}
 }
