@@ -135,25 +135,28 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	return r.closeCited(o, allowed, all)
 }
 
-// runTests runs the tests of all packages, those of -split next to the others.
+// runTests runs the tests of all packages. Those of -split, of -plain and the others run next to each other, unless -p is 1.
 func runTests(ctx context.Context, o options, packages []string, r *report) error {
 	var split []string
 	if o.run == "" {
 		packages, split = takeSplit(packages, o.split)
 	}
 	var wg sync.WaitGroup
-	var splitErr, err error
+	var errs [3]error
 	if len(split) > 0 {
-		wg.Go(func() { splitErr = testSplit(ctx, o, split, r) })
+		wg.Go(func() { errs[0] = testSplit(ctx, o, split, r) })
 	}
 	raced, plain := o.takePlain(packages)
-	for _, some := range [][]string{raced, plain} {
+	for i, some := range [][]string{raced, plain} {
 		if len(some) > 0 {
-			err = errors.Join(err, goTest(ctx, o, some, r))
+			wg.Go(func() { errs[i+1] = goTest(ctx, o, some, r) })
+			if o.parallel == 1 {
+				wg.Wait()
+			}
 		}
 	}
 	wg.Wait()
-	return errors.Join(err, splitErr)
+	return errors.Join(errs[:]...)
 }
 
 // reportEvents reports on tests that were run elsewhere, as they go.
