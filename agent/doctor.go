@@ -1,16 +1,12 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
-	"github.com/neardns/neardns/agent/internal/inspect/bundle"
 	"github.com/neardns/neardns/internal/cli"
-	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 func doctorCommand(e env) *cobra.Command {
@@ -42,7 +38,7 @@ func doctorCommand(e env) *cobra.Command {
 			err = out.Print(e.stdout, report, report.Text)
 		}
 		if err == nil && into != "" {
-			err = writeBundle(in.Bundle(c.Context(), report, e.version, path), e.stdout, into)
+			err = in.Bundle(c.Context(), report, e.version, path).Save(e.stdout, into)
 		}
 		if err == nil && !report.Good {
 			err = &cli.ExitError{Code: cli.Degraded}
@@ -50,16 +46,4 @@ func doctorCommand(e env) *cobra.Command {
 		return err
 	}
 	return c
-}
-
-// writeBundle writes the bundle to stdout if into is "-", else to that file, which only its owner can read.
-func writeBundle(b *bundle.Bundle, stdout io.Writer, into string) error {
-	write := func() error { return b.Write(stdout) }
-	if into != "-" {
-		write = func() error { return atomicfile.Stream(into, atomicfile.Options{Mode: 0o600}, b.Write) }
-	}
-	if err := write(); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-	return nil
 }

@@ -1,7 +1,7 @@
 // Package bundle packs the files for a bug report into one archive. It leaves out private data: secrets, and lines of logs with names that
 // pods query. A manifest in the archive lists what was left out and what could not be read.
 //
-// It opens no file and reads nothing from the node. In doubt whether a text is private, it leaves it out.
+// It reads nothing from the node. In doubt whether a text is private, it leaves it out.
 package bundle
 
 import (
@@ -13,6 +13,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
 // folder is the folder in the archive that has all files, among them the manifest.
@@ -72,6 +74,18 @@ func (b *Bundle) put(name string, text []byte, err error, cleaners ...func(strin
 		f.out = append(f.out, out...)
 	}
 	b.files = append(b.files, f)
+}
+
+// Save writes the archive to stdout if path is "-", else to that file, which only its owner can read.
+func (b *Bundle) Save(stdout io.Writer, path string) error {
+	write := func() error { return b.Write(stdout) }
+	if path != "-" {
+		write = func() error { return atomicfile.Stream(path, atomicfile.Options{Mode: 0o600}, b.Write) }
+	}
+	if err := write(); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
 }
 
 // Write writes the archive as a gzipped tar, with the manifest first.
