@@ -19,7 +19,7 @@ const nodecacheName = "nodecache"
 func nodecacheCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-		Short: "run in place of NodeLocal DNSCache's node-cache, with its flags and template; the default if only flags are given",
+		Short: "run in place of NodeLocal DNSCache's node-cache, with its flags and Corefile template; flags without a command run this one",
 		RunE: func(c *cobra.Command, args []string) error {
 			opts, err := nodecache.Parse(args, e.stdout)
 			switch {

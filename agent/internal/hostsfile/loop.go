@@ -204,7 +204,7 @@ func (h *Hosts) report(left []string, err error) {
 	})
 	switch {
 	case fault != "" && fault != before.Fault:
-		h.log.Error("cannot read or update the hosts file; retried with the next queries", "err", fault)
+		h.log.Error("cannot read or update the hosts file; will retry", "err", fault)
 	case err == nil && before.Fault != "":
 		h.log.Info("hosts file is up to date again")
 	}

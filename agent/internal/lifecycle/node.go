@@ -34,13 +34,13 @@ func load(e Env, path string) (*config.Node, error) {
 	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile, Glob: filepath.Glob})
 }
 
-// setUpProcess makes the logger, logs detected values and unknown keys, and limits the process's memory.
+// setUpProcess makes the logger, logs filled-in values and unknown keys, and limits the process's memory.
 func setUpProcess(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(conf.Log.Level)
 	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
 	for _, d := range conf.Detected() {
-		log.Info("configuration value detected", "field", d.Field, "value", d.Value, "source", d.Source)
+		log.Info("configuration value filled in from its source", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
 	warnUnknown(log, conf)
 	process.LimitMemory(log, e.LookupEnv)

@@ -144,7 +144,8 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	return p, up, nil
 }
 
-// template fills in the Corefile template. If a step after the search for imported files fails, up.Files has these files.
+// template fills in the Corefile template. If a step after the search for imported files fails, up.Files still has these files: the agent
+// watches them, because a change may remove the fault.
 func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.ReadFile(name)

@@ -19,9 +19,10 @@ import (
 // own, or be terminating.
 const maxQueried = 3
 
-// QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
-// routes. It returns nil at the first answer, and an error once all queries failed. sent is false, with a nil error, if no steered pod's
-// netns could be used. Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
+// QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of up to maxQueried steered pods, and so from their addresses
+// and by their routes. It returns nil at the first answer with NOERROR or NXDOMAIN, and an error once all queries failed. sent is false,
+// with a nil error, if no steered pod's netns could be used. Call it only without a lease: the queries take the pods' own path, so under
+// a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

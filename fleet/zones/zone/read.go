@@ -117,7 +117,7 @@ func (s *State) otherTTL(st *Step, ttl uint32) bool {
 	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
-// stray reports whether an address that a step deleted from a name is at the name, although no TXT record of references lists it there.
+// stray reports whether an address that a step deleted from a name is at that name now, although no Reference of the host keeps it there.
 func (s *State) stray(host string, g Gone) bool {
 	if !slices.Contains(s.addresses(g.Name), g.Addr) {
 		return false

@@ -14,10 +14,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the jobs, several hosts in one message; without jobs, it sends only a heartbeat or its deletion. It returns contended if steps
-// must be planned again, for the reasons that sendBatch has. It then does not send the rest, because these steps must probably be planned
-// again too. If alone is set, each host gets its own message, and a contended host does not keep the rest from being sent, so that a host
-// that others keep changing does not delay the other hosts.
+// send sends the jobs, several hosts in one message; without jobs, it sends only a heartbeat or its deletion. It returns contended if jobs
+// must be planned again; sendBatch's comment has the reasons. The first contended message ends it, because the rest must probably be
+// planned again, too. With alone, each host gets its own message, and a contended one does not end it, so that a host that others keep
+// changing does not delay the other hosts. If sendBatch returns stop, send always ends.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // only a heartbeat, or its deletion, is due
 		err := p.update(ctx, nil, p.beatChanges(true))

@@ -87,7 +87,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	if err := t.conn.send(message{kind: kindServing, serving: serving{Addresses: addresses}}, helloWait); err != nil {
 		return nil, err
 	}
-	t.log.Info("ready to take over; from now on both agents answer at addr", "from", active.String(), "addr", addresses)
+	t.log.Info("ready to take over: answers at addr; the active agent stops reading", "from", active.String(), "addr", addresses)
 	m, files, err = t.conn.receive(yieldWait)
 	if err := t.expect(kindYours, m, err); err != nil {
 		closeFiles(files)

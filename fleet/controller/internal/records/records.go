@@ -84,8 +84,8 @@ type Reconciler struct {
 	Namespace  string
 	ClusterID  string
 	NoPolicies bool // the cluster has no DNSPolicy CRD, so none is read
-	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes a dead cluster's records of a
-	// host: if works returns true for that cluster's claim, the records stay.
+	// Open starts a publisher. The publisher calls key for each message. Before it removes a dead cluster's records of a host, it calls
+	// works with that cluster's claim; if works returns true, an address of the claim may still work, and the records stay.
 	Open   func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error)
 	Health *healthcheck.Checker
 
