@@ -149,7 +149,7 @@ func TestChangeDuringCheck(t *testing.T) {
 		testutil.Eventually(t, func() error {
 			drift, err := r.rules.Repair(r.Host)
 			if _, left := os.Stat(armed); left == nil || len(drift) == 0 {
-				return fmt.Errorf("no difference found: %v, armed: %v", err, left == nil)
+				return fmt.Errorf("no difference found: %w, armed: %v", err, left == nil)
 			}
 			return err
 		})
