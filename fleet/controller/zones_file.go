@@ -78,7 +78,7 @@ func identityFlags(c *cobra.Command, f *zonesFile) {
 	host, _ := os.Hostname() // ClusterID also accepts an empty name
 	c.Flags().StringVar(&f.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
 	c.Flags().StringVar(&f.id.Instance, "instance", zone.ClusterID(host),
-		"`ID` that tells this writer from a clone with the same --cluster-id: 1 to 32 of a-z and 0-9; default: derived from the host name")
+		"`ID` that distinguishes this writer from a clone with the same --cluster-id: 1 to 32 of a-z and 0-9; default: from the host name")
 }
 
 // check returns an error if the flags are invalid. identified is true for the commands that need --cluster-id, which are publish and plan.

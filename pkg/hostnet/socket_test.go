@@ -123,7 +123,7 @@ func TestInterrupted(t *testing.T) {
 		"whole":            {[]netlink.Message{{}, {Header: done}}, false},
 		"interrupted":      {[]netlink.Message{{}, {Header: flagged}}, true},
 		"only its end":     {[]netlink.Message{{Header: flagged}}, true},
-		"said by a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // request checks each part
+		"flag on a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // request checks each part
 		"an error message": {[]netlink.Message{{Header: netlink.Header{Type: netlink.Error, Flags: unix.NLM_F_DUMP_INTR}}}, false},
 	} {
 		if got := interrupted(c.messages); got != c.want {

@@ -127,7 +127,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")}
+		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")}
 		var failed int
 		w.set(func() {
 			w.answer = func(_ netip.Addr, p steer.Protocol) prober.Result {
@@ -154,7 +154,7 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 		if w.count("withdraw 169.254.20.11/tcp") != 1 || w.count("withdraw 169.254.20.11/udp") != 0 {
 			t.Errorf("want one withdrawal, of tcp: %v", w.calls())
 		}
-		if _, why := n.Ready(); !strings.Contains(why, "over tcp: nobody listens") {
+		if _, why := n.Ready(); !strings.Contains(why, "over tcp: no socket listens") {
 			t.Errorf("reason: %q", why)
 		}
 		end()
@@ -169,7 +169,7 @@ func TestWithdrawalWithoutSwitchIsNoWarning(t *testing.T) {
 		_, end := begin(t, w, plainPlan(), func(n *Node) { n.Log = slog.New(slog.NewTextHandler(&logs, nil)) })
 		pass(time.Second)
 		w.set(func() { w.fails["withdraw"] = steer.ErrNoSwitch })
-		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")})
+		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")})
 		pass(2 * time.Second)
 		withdrawals := w.count("withdraw")
 		end()

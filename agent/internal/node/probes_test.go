@@ -76,7 +76,7 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 		pass(2*time.Minute + 2*time.Second)
 		wantReady(t, n, "after the load")
 		w.forget()
-		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("nobody listens")})
+		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")})
 		pass(time.Second)
 		w.answers(prober.Result{Instance: self})
 		pass(500 * time.Millisecond)

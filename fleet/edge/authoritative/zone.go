@@ -1,7 +1,6 @@
 package authoritative
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/coredns/coredns/plugin/file"
 	"github.com/coredns/coredns/request"
@@ -109,7 +107,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 			for _, a := range c.Addresses {
 				// Check only addresses that can be in an answer. A TXT record costs its writer nothing, but the number of targets is
 				// limited.
-				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
+				if check, ok := healthcheck.Of(name, a, c.Health); ok && h.Has(cluster, a) {
 					checks[cluster] = append(checks[cluster], check)
 				}
 			}
@@ -125,18 +123,6 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 		return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 	}
 	return z, nil
-}
-
-// checkOf returns the health check of an address of the host name; ok is false if the claim has none (h is nil).
-func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok bool) {
-	if h == nil {
-		return c, false
-	}
-	c = healthcheck.Check{Address: a, Protocol: healthcheck.Protocol(h.Protocol), Port: h.Port}
-	if c.Protocol != healthcheck.TCP {
-		c.Path, c.Host = h.Path, strings.TrimSuffix(cmp.Or(h.Host, strings.TrimPrefix(name, "*.")), ".")
-	}
-	return c, true
 }
 
 // host returns each cluster's records at a host. It returns nil if the zone must answer as a plain server does, because the host has a
@@ -157,7 +143,7 @@ func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 				continue
 			}
 			var target Target = a.cluster
-			if check, ok := checkOf(h.Name, ip, c.Health); ok && watched[check] != nil {
+			if check, ok := healthcheck.Of(h.Name, ip, c.Health); ok && watched[check] != nil {
 				target = watched[check]
 			}
 			a.add(h, ip, target)

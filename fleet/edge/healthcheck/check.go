@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
 // Protocol is how a target is probed.
@@ -27,6 +29,18 @@ type Check struct {
 	Port     uint16
 	Path     string // for HTTP and HTTPS; "" means /
 	Host     string // for HTTP and HTTPS: the hostname of the request, for which the certificate must be valid
+}
+
+// Of returns the health check of an address of a host in a zone; ok is false if h is nil. Edges and controllers probe by it.
+func Of(host string, a netip.Addr, h *zone.Health) (c Check, ok bool) {
+	if h == nil {
+		return c, false
+	}
+	c = Check{Address: a, Protocol: Protocol(h.Protocol), Port: h.Port}
+	if c.Protocol != TCP {
+		c.Path, c.Host = h.Path, strings.TrimSuffix(cmp.Or(h.Host, strings.TrimPrefix(host, "*.")), ".")
+	}
+	return c, true
 }
 
 func (c Check) compare(d Check) int {

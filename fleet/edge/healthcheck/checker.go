@@ -64,10 +64,12 @@ type Checker struct {
 
 	mu      sync.Mutex // guards the fields below
 	wanted  map[owner]map[Check]bool
-	refused map[string]int // by zone: number of checks that may not be probed
-	left    map[string]int // by zone: number of checks above a limit on targets
+	skipped map[string]skipped // by zone, as of the last Set
 	running map[Check]*Target
 }
+
+// skipped is the number of a zone's checks that may not be made, and of those above a limit on targets.
+type skipped struct{ refused, left int }
 
 // New makes a checker. Its probes end with ctx.
 func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
@@ -86,8 +88,8 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 	}
-	c := &Checker{log: log, o: o, ctx: ctx, slots: newSlots(atOnce), wanted: map[owner]map[Check]bool{}, refused: map[string]int{},
-		left: map[string]int{}, running: map[Check]*Target{}}
+	c := &Checker{log: log, o: o, ctx: ctx, slots: newSlots(atOnce), wanted: map[owner]map[Check]bool{}, skipped: map[string]skipped{},
+		running: map[Check]*Target{}}
 	c.SetRoots(o.Roots)
 	return c
 }
@@ -123,11 +125,9 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 		c.wanted[owner{zone, cluster}] = own
 	}
-	if log != nil && refused != c.refused[zone] { // log only if the number has changed, because Set is called for each change of the zone
+	before := c.skipped[zone] // log only if a number has changed, because Set is called for each change of the zone
+	if log != nil && refused != before.refused {
 		log()
-	}
-	if c.refused[zone] = refused; len(checks) == 0 {
-		delete(c.refused, zone)
 	}
 	allotted := allot(c.wanted, c.o.Most, func(check Check) bool { return c.running[check] != nil })
 	for check, t := range c.running {
@@ -152,12 +152,12 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 		out[check] = t
 	}
-	if left > 0 && left != c.left[zone] {
+	if left > 0 && left != before.left {
 		c.log.Warn("too many health checks; those left over do not run, so they find no address unhealthy", "zone", zone,
 			"most", c.o.Most, "most_per_address", maxPerAddress, "left", left)
 	}
-	if c.left[zone] = left; left == 0 {
-		delete(c.left, zone)
+	if c.skipped[zone] = (skipped{refused, left}); len(checks) == 0 {
+		delete(c.skipped, zone)
 	}
 	return out
 }

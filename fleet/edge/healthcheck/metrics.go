@@ -55,8 +55,8 @@ func (c *Checker) Counts() map[string]int {
 			out["well"]++
 		}
 	}
-	for _, n := range c.refused {
-		out["refused"] += n
+	for _, n := range c.skipped {
+		out["refused"] += n.refused
 	}
 	wanted := map[Check]bool{}
 	for _, set := range c.wanted {

@@ -277,7 +277,7 @@ func TestHits(t *testing.T) {
 	defer next.Close()
 	a, _ := numbered(t, 4)
 	if n, err := next.HitsOf(a.Group, a.Key); err != nil || n != 0 {
-		t.Errorf("the next process is told of %d earlier hits, %v", n, err)
+		t.Errorf("the next process reports %d earlier hits, %v", n, err)
 	}
 	counts, err := l.Counts()
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
@@ -48,27 +47,12 @@ func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 }
 
 func checksOf(p *zone.Publication) (out []healthcheck.Check) {
-	if p.Health == nil {
-		return nil
-	}
 	for _, a := range p.Addresses {
-		out = append(out, checkOf(p, a))
-	}
-	return out
-}
-
-func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
-	if p.Health == nil {
-		return healthcheck.Check{}
-	}
-	c := healthcheck.Check{Address: a, Protocol: healthcheck.Protocol(p.Health.Protocol), Port: p.Health.Port, Path: p.Health.Path}
-	if c.Protocol != healthcheck.TCP {
-		c.Host = strings.TrimSuffix(p.Health.Host, ".")
-		if c.Host == "" {
-			c.Host = strings.TrimSuffix(strings.TrimPrefix(p.Host, "*."), ".") // as edges do
+		if check, ok := healthcheck.Of(p.Host, a, p.Health); ok {
+			out = append(out, check)
 		}
 	}
-	return c
+	return out
 }
 
 // worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if

@@ -299,7 +299,8 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 		}
 		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
 			p = zones.WithoutSick(p, func(a netip.Addr) bool {
-				since, ok := r.sick[checkOf(&p, a)]
+				check, _ := healthcheck.Of(p.Host, a, p.Health)
+				since, ok := r.sick[check]
 				return ok && r.Now().Sub(since) >= withdrawAfter
 			})
 			want[host] = instruction{&p}
