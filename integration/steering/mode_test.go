@@ -23,6 +23,7 @@ func TestSteerMode(t *testing.T) {
 			n.awaitSelected(all, all)
 
 			n.steer("{mode: none}")
+			n.awaitSelected(all, nil) // a pod made before the reload would be steered first
 			late := n.makePod(true, nil)
 			all = append(all, late)
 			n.awaitSelected(all, nil)
