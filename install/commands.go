@@ -77,7 +77,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were started with it")
 	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` with libcni's cache, where --remove-binary looks for pods that were "+
-		"started with the plugin; empty: remove it without a look")
+		"started with the plugin; empty: remove it without this check")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := un.validate(); err != nil {
 			return err

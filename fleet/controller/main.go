@@ -50,7 +50,7 @@ func placementCommand(stderr io.Writer) *cobra.Command {
 		fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace with the cache, kube-dns and the leader election's Lease")
 		fs.StringVar(&o.Cache, "cache", "neardns", "`NAME` in the label app.kubernetes.io/name of the cache's pods")
 		fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service of kube-dns, which serves nodes without a cache")
-		fs.StringVar(&o.Workload, "kube-dns-deployment", "coredns", "`NAME` of kube-dns's Deployment; a NodeDNS's spec.clusterDNS sets its nodes")
+		fs.StringVar(&o.Workload, "kube-dns-deployment", "coredns", "`NAME` of kube-dns's Deployment, which a NodeDNS's spec.clusterDNS places")
 		fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` to serve /metrics on")
 		fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` to serve /healthz and /readyz on")
 	}, run: func(c *cobra.Command, config *rest.Config) error { return reconcile.Run(c.Context(), config, o) }}.command()

@@ -18,7 +18,7 @@ const (
 )
 
 // fairListener keeps at most max connections open. A connection beyond that closes the oldest one of the client address with the most
-// connections (D-017), so that a pod cannot lock out a scraper or the kubelet.
+// connections (D-045), so that a pod cannot lock out a scraper or the kubelet.
 type fairListener struct {
 	net.Listener
 	max int

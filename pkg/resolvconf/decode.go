@@ -18,7 +18,7 @@ import (
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
 //
 // Every key may be left out. "search" is another name of "searches". An option's value may be an integer, and an option may be
-// written as in a resolv.conf ("ndots:2"). A nameserver may be the word Local, which needs no list if it is the only nameserver.
+// written as in a resolv.conf ("ndots:2"). A nameserver may be the word "local", which needs no list if it is the only nameserver.
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	v, err := strict.JSON("", field, data)
 	if err != nil {

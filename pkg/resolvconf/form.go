@@ -46,10 +46,10 @@ type Result struct {
 }
 
 // Form computes a pod's settings. It first does what the kubelet does, from the pod's policy and dnsConfig and within the limits of
-// Kubernetes. It then merges the overlay (nil for none) into the result, like one more dnsConfig. Last, it applies the caller's
-// limits: with Truncate it cuts the settings, with Refuse it cuts nothing but drops an overlay that adds to a list beyond the list's
-// limit. It also drops an overlay that is invalid or that would leave the pod without a nameserver. Decide by the nameservers of the result
-// whether to steer the pod.
+// Kubernetes. It then merges the overlay (nil for none) into the result, like one more dnsConfig; an overlay with a policy is merged into
+// that policy's settings instead. Last, it applies the caller's limits: with Truncate it cuts the settings, with Refuse it cuts nothing
+// but drops an overlay that adds to a list beyond the list's limit. It also drops an overlay that is invalid or that would leave the pod
+// without a nameserver. Decide by the nameservers of the result whether to steer the pod.
 func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Result {
 	var r Result
 	r.Settings, r.Notes = form(node, pod)

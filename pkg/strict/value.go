@@ -114,10 +114,10 @@ func (v Value) inside(take func(key string, v Value)) {
 // Raw returns the JSON text of a value that JSON returned, nil for any other value.
 func (v Value) Raw() []byte { return v.raw }
 
-// ListOf returns a list of values that another decoder has read. Items sets their fields from their positions.
+// ListOf returns a list of values that another decoder has read. The method Items sets each value's Field from its position.
 func ListOf(place Place, items []Value) Value { return Value{Kind: List, Place: place, items: items} }
 
-// ObjectOf returns an object with members that another decoder has read. Members sets the fields of their values from their keys.
+// ObjectOf returns an object with members that another decoder has read. The method Members sets each value's Field from its key.
 func ObjectOf(place Place, members []Member) Value {
 	return Value{Kind: Object, Place: place, members: members}
 }

@@ -20,8 +20,8 @@ func watchIn(stateDir string) func() (nodestate.Watch, bool) {
 	}
 }
 
-// switchCounters returns a function that reads the packet counters of the host's rules. It opens a socket of its own each time, because a
-// metrics scrape may come while the loop uses the agent's socket.
+// switchCounters returns a function that reads the packet counters of the host's rules. It opens the back end again each time, because a
+// metrics scrape may come while the node's loop uses the agent's own.
 func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
 	return func() ([]telemetry.Switch, error) {
 		runtime.LockOSThread()

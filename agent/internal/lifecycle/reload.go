@@ -34,7 +34,7 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 		a.log.Warn("no usable upstream for names outside of the cluster; the cluster's servers get these queries", "reason", w)
 	}
 	for _, note := range up.Notes {
-		a.log.Info("note on the upstreams", "note", note)
+		a.log.Info("an upstream entry is skipped or replaced", "note", note)
 	}
 	return p, nil
 }

@@ -38,7 +38,7 @@ const (
 	// while the zone does not change: between two updates of the file's modification time, and between two tries to write the file after a
 	// failed one
 	touchRest = time.Minute
-	// lookRest is the minimum time between two reads, unless Follow is called between them: otherwise forged NOTIFY messages could cause
+	// lookRest is the minimum time between two reads, unless Follow cancels the first one: otherwise forged NOTIFY messages could cause
 	// any number of reads.
 	lookRest = 100 * time.Millisecond
 	// together is the time limit of one read, for example of the transfer of a large zone over a slow line.
@@ -202,7 +202,7 @@ func (c *Copy) note(err error) {
 	case err != nil:
 		c.log.Warn("cannot read or serve the zone; its last copy, if any, stays in use", "kind", string(rfc2136.KindOf(err)), "err", err)
 	default:
-		c.log.Info("zone was read from its primary again; its copy is current")
+		c.log.Info("zone was read from its primary; its copy is current")
 	}
 }
 

@@ -38,8 +38,9 @@ const (
 
 func steps() []Step { return []Step{Exported, Resting, Taking, Verifying, Verified, Undone} }
 
-// Intervals is for how many of the other controller's intervals its records must stay unchanged before hosts are taken, and for how many
-// the hosts are watched afterwards. During the first one, a run that had begun before the exclusion could still write.
+// Intervals is a time in intervals of the other controller. Its records must stay unchanged for that long before hosts are taken, and
+// the hosts are watched for that long afterwards. One interval is too short: a run that began before the user excluded the hosts may
+// still write during it.
 const Intervals = 2
 
 // Export is an adoption: the hosts as they were before, and how far the adoption is.

@@ -108,7 +108,8 @@ func (h *health) silence() {
 
 func (h *health) heard() answers.Instant { return answers.Instant(h.last.Load()) }
 
-// down reports whether the upstream counts as down. Then clients with a stale entry do not wait for it, except with stale_on_silence.
+// down reports whether the upstream counts as down. A client with a stale entry then gets it at once, and waits for the upstream only if
+// the block has the option stale_on_silence.
 func (h *health) down(now answers.Instant) bool {
 	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > minDown
 }

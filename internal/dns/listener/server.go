@@ -164,7 +164,7 @@ func CloseAll(sockets []Socket) {
 	}
 }
 
-// serve makes the points serve with the current plugin chain. It is called with mu held.
+// serve starts to answer queries at points, which are listening sockets, with the current plugin chain. It is called with mu held.
 func (s *Server) serve(points []*point) {
 	s.census.join(len(points))
 	for _, p := range points {

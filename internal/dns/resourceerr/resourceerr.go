@@ -17,8 +17,8 @@ func Is(err error) bool {
 	return false
 }
 
-// ForQuery reports whether err wraps a shortage of something that sending a query needs. That includes source ports: without one, the
-// error is EADDRNOTAVAIL over TCP and EAGAIN over UDP (inet_autobind, Linux 2.6).
+// ForQuery reports whether err wraps a shortage of something that sending a query needs. That includes source ports: without one, Linux
+// returns EADDRNOTAVAIL for TCP and EAGAIN for UDP.
 func ForQuery(err error) bool {
 	return Is(err) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAGAIN)
 }

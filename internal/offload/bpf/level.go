@@ -133,7 +133,7 @@ func Open(o Options) (*Level, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
 	}
-	l.log.Info("kernel program and maps loaded or reused", "reused_pinned", there, "entries", len(l.byPlace), "max_short_entries", o.Entries)
+	l.log.Info("kernel program and maps loaded or reused", "reused_pinned", there, "entries", len(l.byPlace), "small_slots", o.Entries)
 	return l, nil
 }
 

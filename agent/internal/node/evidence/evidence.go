@@ -194,7 +194,7 @@ func (e *Evidence) bypass(c steer.Client) error {
 	if known {
 		e.counts.prolonged.Inc()
 		e.log.Debug("a policy or firewall dropped a bypassed client's trial query; bypass prolonged", "client", c.String(),
-			"bypassed_for", steer.Hold(h.step))
+			"for_at_most", steer.Hold(h.step))
 		return nil
 	}
 	e.counts.begun.Inc()

@@ -53,8 +53,8 @@ type Plan struct {
 	ClusterDomain string
 	Steers        bool // false: no pod may be steered (kubeProxyMode none, or arrangement Transparent)
 	Server        server.Config
-	// Unserved is the reason why the agent can serve nothing yet; nil if it can. Without a server, the switch sends all queries to
-	// kube-dns.
+	// Unserved is the reason why the agent can serve nothing yet; nil if it can. Without a server, the host's packet rules send all
+	// queries to kube-dns.
 	Unserved error
 
 	Terms    Terms
