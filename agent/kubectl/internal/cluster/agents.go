@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // ExcludedLabel is the node label that keeps the cache off a node, by an affinity of the agents' DaemonSet.
@@ -75,8 +76,14 @@ func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []Agent {
 			continue
 		}
 		a := Agent{Node: n.Name, Why: "no agent runs on it"}
-		if n.Labels[ExcludedLabel] == "excluded" {
+		selected := func(p corev1.Pod) bool {
+			return labels.SelectorFromSet(p.Spec.NodeSelector).Matches(labels.Set(n.Labels))
+		}
+		switch {
+		case n.Labels[ExcludedLabel] == "excluded":
 			a.Excluded, a.Why = true, "its label "+ExcludedLabel+" excludes it"
+		case len(pods) > 0 && !slices.ContainsFunc(pods, selected):
+			a.Excluded, a.Why = true, "the DaemonSet's nodeSelector excludes it"
 		}
 		found[n.Name] = a
 	}
