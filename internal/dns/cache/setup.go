@@ -40,6 +40,7 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 			m.add(cache)
 			return nil
 		})
+		c.OnRestartFailed(func() error { cache.setBounds(); return nil }) // the refused configuration may have set others at its start-up
 		c.OnShutdown(func() error {
 			m.remove(cache)
 			cache.ahead.end()

@@ -109,12 +109,15 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 			return nil, err
 		}
 	}
+	// All of them, also after an error: the shutdown of a plugin that was not started may wait forever (file), or undo what another chain
+	// has begun (cache).
+	var errs []error
 	for _, startup := range instance.OnStartup {
-		if err := startup(); err != nil {
-			// Not earlier: before its start-up, a plugin's shutdown may wait forever for what has not begun (plugin file).
-			instance.ShutdownCallbacks() // its errors are dropped; the start-up's error is returned
-			return nil, inRendered(err)
-		}
+		errs = append(errs, startup())
+	}
+	if err := errors.Join(errs...); err != nil {
+		instance.ShutdownCallbacks() // its errors are dropped; the start-up's error is returned
+		return nil, inRendered(err)
 	}
 	return c, nil
 }

@@ -15,8 +15,10 @@ func Setup(gate *Gate) caddy.SetupFunc {
 		if err != nil {
 			return plugin.Error("limit", err)
 		}
-		// Only at start-up, because a configuration that is refused must change nothing.
-		c.OnStartup(func() error { gate.SetLimit(limit); return nil })
+		// Only at start-up, because a configuration that is refused must change nothing. If its start-up fails, set the old limit again.
+		set := func() error { gate.SetLimit(limit); return nil }
+		c.OnStartup(set)
+		c.OnRestartFailed(set)
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			return &Limit{next: next, gate: gate}
 		})

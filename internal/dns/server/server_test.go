@@ -4,17 +4,25 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	mdns "github.com/miekg/dns"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/internal/dns/limit"
 	"github.com/neardns/neardns/internal/dns/listener"
 	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -74,6 +82,77 @@ func TestServes(t *testing.T) {
 		t.Fatalf("start after stop: %v", err)
 	}
 	wantA(t, ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
+}
+
+// TestFailedStartUp: a plugin's start-up fails during a reload, because the port of pprof is taken. The reload ends with the error, although
+// plugin file has not begun. The old configuration keeps its limits, and its entries when the cache is swept.
+func TestFailedStartUp(t *testing.T) {
+	var later atomic.Bool
+	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
+		if later.Load() {
+			return new(mdns.Msg).SetRcode(q, mdns.RcodeNameError)
+		}
+		m := address("10.0.0.1")(q)
+		for _, rr := range m.Answer {
+			rr.Header().Ttl = 3000 // nothing ends in the test, however busy the machine is
+		}
+		return m
+	})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	zone := filepath.Join(t.TempDir(), "zone")
+	if err := os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.example. host.file.example. 1 60 60 60 60\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, up)
+	cfg.Snippets = map[string]string{"file.example": "file " + zone}
+	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(up.addr)}
+	store, gate := answers.NewStore(0), limit.New(1)
+	s := sharing(slog.New(slog.DiscardHandler), nil, store, gate)
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	resolve := func(i int) (rcode int) {
+		t.Helper()
+		wire, err := question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rcode, err = s.Fetch(wire, nil); err != nil {
+			t.Fatal(err)
+		}
+		return rcode
+	}
+	const names = 1100
+	resolve(0)
+
+	next := cfg
+	next.Snippets = map[string]string{"file.example": "file " + zone, ".": "pprof " + taken.Addr().String()}
+	next.StubDomains, next.Misses, next.Cache.Entries = nil, 7, names-1
+	if err := s.Restart(t.Context(), next); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("restart: %v", err)
+	}
+	if err := promtest.CollectAndCompare(gate.Collector(), strings.NewReader(`
+# HELP neardns_misses_in_flight_limit The most queries in flight to upstreams at one time (limits.misses).
+# TYPE neardns_misses_in_flight_limit gauge
+neardns_misses_in_flight_limit 1024
+`), "neardns_misses_in_flight_limit"); err != nil {
+		t.Error(err)
+	}
+	for i := range names {
+		resolve(i)
+	}
+	store.Sweep()
+	later.Store(true)
+	for i := range names {
+		if resolve(i) != mdns.RcodeSuccess {
+			t.Fatalf("the entry of n%d.example.org. is lost", i)
+		}
+	}
 }
 
 // TestAnswerSize checks the bound on UDP answers for what clients say they take, on a miss, on a hit and for errors.

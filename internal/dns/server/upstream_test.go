@@ -117,10 +117,14 @@ func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
 
 // observed makes a server with an observer.
 func observed(log *slog.Logger, o listener.Observer) *server.Server {
-	answers := answers.NewStore(0)
+	return sharing(log, o, answers.NewStore(0), limit.New(limit.DefaultLimit))
+}
+
+// sharing makes a server with a store and a gate that the test has, too.
+func sharing(log *slog.Logger, o listener.Observer, answers *answers.Store, gate *limit.Gate) *server.Server {
 	return server.New(log, o, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
 		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
-		corefile.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
+		corefile.Plugin{Name: "limit", Setup: limit.Setup(gate)},
 		corefile.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
 }
