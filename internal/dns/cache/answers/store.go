@@ -136,32 +136,19 @@ func (s *Store) fit() (evicted [classes]int) {
 	return evicted
 }
 
-// Sweep removes entries that are older than their space's Keep allows, and spaces that are not in use. If no space is in use, it removes
-// no space.
+// Sweep removes entries that are older than their space's Keep allows and, unless no space is in use, all entries of spaces that are not
+// in use. Such a space itself stays, 3 KB in size, because a configuration that does not serve yet may have it.
 func (s *Store) Sweep() {
 	now := s.Now()
 	used := false
 	for _, sp := range *s.spaces.Load() {
 		used = used || sp.users.Load() > 0
-		sp.sweep(now)
 	}
-	if !used {
-		return
-	}
-	s.mu.Lock()
-	next := maps.Clone(*s.spaces.Load())
-	var gone []*Space
-	maps.DeleteFunc(next, func(_ uint64, sp *Space) bool {
-		if sp.users.Load() > 0 {
-			return false
+	for _, sp := range *s.spaces.Load() {
+		unused := used && sp.users.Load() <= 0
+		for i := range sp.shards {
+			sp.shards[i].drop(sp, func(e *Entry) bool { return unused || sp.dead(e, now) })
 		}
-		gone = append(gone, sp)
-		return true
-	})
-	s.spaces.Store(&next)
-	s.mu.Unlock()
-	for _, sp := range gone {
-		sp.close()
 	}
 }
 
@@ -182,7 +169,6 @@ type Space struct {
 	count  [classes]atomic.Int64
 	bytes  [classes]atomic.Int64
 	cursor atomic.Uint32 // modulo shardCount: the shard at which eviction looked last
-	closed atomic.Bool
 
 	shards [shardCount]shard
 }
@@ -263,9 +249,6 @@ func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 	for c, n := range sp.store.fit() {
 		evicted[c] += n
 	}
-	if sp.closed.Load() {
-		sp.close() // the space was removed meanwhile, so the entry is of no use
-	}
 	return evicted
 }
 
@@ -303,17 +286,4 @@ func (sp *Space) evict(c Class) bool {
 // dead reports whether an entry expired longer ago than the space's Keep, so that it is not served even as a stale one.
 func (sp *Space) dead(e *Entry, now Instant) bool {
 	return -int64(e.Left(now))*int64(time.Second) > sp.keep.Load()
-}
-
-func (sp *Space) sweep(now Instant) {
-	for i := range sp.shards {
-		sp.shards[i].drop(sp, func(e *Entry) bool { return sp.dead(e, now) })
-	}
-}
-
-func (sp *Space) close() {
-	sp.closed.Store(true)
-	for i := range sp.shards {
-		sp.shards[i].drop(sp, func(*Entry) bool { return true })
-	}
 }
