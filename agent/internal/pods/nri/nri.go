@@ -79,7 +79,8 @@ func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
 	return maps.Clone(p.pods), p.settled
 }
 
-// record stores the runtime's report of a pod. NRI does not name the pod's network interface; all runtimes call the first one eth0.
+// record stores the runtime's report of a pod. NRI does not name the pod's network interface; all runtimes call the first one eth0. The
+// caller has locked mu.
 func (p *Plugin) record(pod *api.PodSandbox) {
 	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
 		Annotations: map[string]string{}}
@@ -94,15 +95,7 @@ func (p *Plugin) record(pod *api.PodSandbox) {
 			a.Addresses = append(a.Addresses, addr.Unmap())
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.pods[a.ContainerID] = a
-}
-
-func (p *Plugin) setSettled() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.settled = true
 }
 
 // Run keeps the agent connected to the runtime's NRI until ctx ends.
@@ -115,7 +108,9 @@ func (p *Plugin) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.setSettled()
+		p.mu.Lock()
+		p.settled = true
+		p.mu.Unlock()
 		var late *connectError
 		if !errors.As(err, &late) {
 			disconnected = p.now() // the connection lasted until now
@@ -198,14 +193,16 @@ type handler struct{ plugin *Plugin }
 
 // Synchronize is called after each connection, with the list of the running pods.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
-	h.plugin.mu.Lock()
+	h.plugin.mu.Lock() // throughout: a pod that is missing from Pods would be adopted without its annotations
 	clear(h.plugin.pods)
-	h.plugin.mu.Unlock()
 	for _, pod := range pods {
 		h.plugin.record(pod)
+	}
+	h.plugin.settled = true
+	h.plugin.mu.Unlock()
+	for _, pod := range pods {
 		h.plugin.ApplyDNS(pod.GetId())
 	}
-	h.plugin.setSettled()
 	return nil, nil
 }
 
@@ -219,7 +216,9 @@ func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 
 // RunPodSandbox is called after CNI's ADD and before the pod's containers start.
 func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	h.plugin.mu.Lock()
 	h.plugin.record(pod)
+	h.plugin.mu.Unlock()
 	h.plugin.ApplyDNS(pod.GetId())
 	return nil
 }

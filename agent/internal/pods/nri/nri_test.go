@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/attached"
+	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -150,6 +152,38 @@ func TestLay(t *testing.T) {
 		})
 	}
 	w.plugin.ApplyDNS("../../etc") // the ID of no pod, and no path either
+}
+
+// writerFunc is called with each line of a log.
+type writerFunc func(line []byte)
+
+func (f writerFunc) Write(line []byte) (int, error) {
+	f(line)
+	return len(line), nil
+}
+
+// When the agent connects again, it never reports a part of the running pods as all of them: a pod that is missing would be adopted
+// without its annotations, which may opt it out.
+func TestPodsDuringSynchronize(t *testing.T) {
+	w := newWorld(t)
+	var running []*api.PodSandbox
+	for _, id := range []string{"a", "b"} {
+		w.waiting(id, nil)
+		w.made(id)
+		running = append(running, &api.PodSandbox{Id: id, Annotations: map[string]string{overlay.AnnotationSteer: "false"}})
+	}
+	w.plugin.settled = true // by an earlier connection
+	var reported []int      // number of reported pods at each line of the log
+	w.plugin.Log = slog.New(slog.NewTextHandler(writerFunc(func([]byte) {
+		pods, _ := w.plugin.Pods()
+		reported = append(reported, len(pods))
+	}), nil))
+	if _, err := (handler{w.plugin}).Synchronize(t.Context(), running, nil); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{2, 2}; !slices.Equal(reported, want) {
+		t.Errorf("%d pods are reported while the DNS settings of each are applied, want %d", reported, want)
+	}
 }
 
 // nodeRuntime is the runtime's side of NRI, by the library that containerd has.
