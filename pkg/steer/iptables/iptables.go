@@ -39,7 +39,7 @@ type Iptables struct {
 	last, good string
 	sizes      string    // sizes of iptables-legacy's tables after that check
 	compared   time.Time // when the fingerprint was last computed by that check, or found equal to good
-	// printed has the rules of each of our chains as the programs printed them right after writing it, by script.key. Later
+	// printed has the rules of each of our chains as the programs printed them right after last writing it, by script.key. Later
 	// checks compare the whole text: a chain in which another program replaced a rule has the same number of rules.
 	printed map[string][]string
 

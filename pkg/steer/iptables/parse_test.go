@@ -54,6 +54,17 @@ func TestDrift(t *testing.T) {
 	}
 }
 
+// A chain's rules as printed replace its earlier ones, or they would add up over months: a rule changes with each link and exempt pod.
+func TestKey(t *testing.T) {
+	c := chain{table: "raw", name: "OURS", rules: []string{"-j ACCEPT"}}
+	later, elsewhere := c, c
+	later.rules, elsewhere.table = []string{"-j DROP"}, "nat"
+	s, s6 := script{is4: true}, script{}
+	if key := s.key(c); key != s.key(later) || key == s.key(elsewhere) || key == s6.key(c) {
+		t.Errorf("keys %q, %q with other rules, %q in another table, %q for IPv6", key, s.key(later), s.key(elsewhere), s6.key(c))
+	}
+}
+
 func TestCounters(t *testing.T) {
 	got := map[string]steer.Counter{}
 	counters(`-A NEARDNS-UDP -i eth0 -m comment --comment neardns:refused_uplink -c 3 180 -j DROP

@@ -138,10 +138,8 @@ func parse(text string) tableRules {
 	return have
 }
 
-// key returns a text that identifies a chain with exactly these rules, and its IP family.
-func (s script) key(c chain) string {
-	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
-}
+// key returns a text that identifies a chain, whatever its rules, and its IP family.
+func (s script) key(c chain) string { return s.family() + " " + c.table + " " + c.name }
 
 // verdictOf returns a rule's -j or -g and its target, without the target's options, which some versions of iptables print in other
 // words.
