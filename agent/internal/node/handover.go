@@ -157,8 +157,9 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 		err := r.Err
 		switch {
 		case err == nil && r.Instance == instance:
-			// Without the host table there is no lease to renew. The successor repairs the table.
-			if err = n.Lease.Renew(t.Address, t.Protocol); err == nil || errors.Is(err, steer.ErrNoSwitch) {
+			// Without the host table there is no lease to renew; the successor repairs the table. A lease that conclude has withdrawn
+			// meanwhile stays withdrawn, which is no failure of the successor.
+			if _, err = n.grant(t); err == nil || errors.Is(err, steer.ErrNoSwitch) {
 				return nil
 			}
 		case err == nil:

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -85,6 +87,31 @@ func TestYield(t *testing.T) {
 		if _, err := n.Yield(t.Context(), other, nil); !errors.Is(err, ErrEnding) {
 			t.Errorf("a second time: %v", err)
 		}
+		end()
+	})
+}
+
+// TestYieldWithoutUpstreams: the upstreams fail while the successor is probed. A lease that was withdrawn for that is not renewed.
+func TestYieldWithoutUpstreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.asked = func() error { return nil }
+		n, end := begin(t, w, plainPlan())
+		pass(2 * time.Second)
+		wantReady(t, n, "before the handover")
+		w.sharedBy(func() prober.Result {
+			n.conclude(map[netip.Addr]lease.Round{vip: {Fallback: lease.Yes}}, errors.New("silent"))
+			return prober.Result{Instance: other}
+		})
+		w.forget()
+		decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if calls := since(w.calls(), "pause"); strings.Contains(fmt.Sprint(calls), "renew") || w.count("withdraw") != 2 {
+			t.Errorf("calls: %v", calls)
+		}
+		decide(false)
 		end()
 	})
 }
