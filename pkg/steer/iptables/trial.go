@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 
 	"github.com/neardns/neardns/pkg/steer"
@@ -64,7 +65,8 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 // err means that the result is unknown or that the chains could not be deleted.
 func (b *Iptables) try(s script, tables ...string) (refusal, err error) {
 	err = b.restore(s.is4, s.restore(tables, func(chain, jump) placing { return inPlace }))
-	if err != nil && !Busy(err) {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() { // otherwise it was killed, could not be started, or had to wait for too long
 		return err, nil
 	} else if err == nil {
 		err = b.restore(s.is4, s.discard(tables...))
