@@ -55,7 +55,8 @@ func isOwn(name string) bool {
 
 // Attach attaches the programs to the host's end of a pod's veth, which index names in the calling thread's netns. They run before all tc
 // programs that the link already has: through tcx if the kernel has it (Linux 6.6), else as clsact's first filters. Attach does nothing if
-// they are attached. The first hit is served once a query of the pod was answered on the normal path.
+// they are attached. The first hit is served once a query of the pod was answered on the normal path. After an error, one of them may be
+// attached, and Links lists the link until Detach.
 func (l *Level) Attach(index int) error {
 	_, there, err := l.link(index)
 	if err != nil {
@@ -71,12 +72,9 @@ func (l *Level) Attach(index int) error {
 		err = l.clsact(index)
 	}
 	if err != nil {
-		err = fmt.Errorf("attach to link %d: %w", index, err)
-		if !there {
-			err = errors.Join(err, l.objects.Links.Delete(uint32(index)))
-		}
+		return fmt.Errorf("attach to link %d: %w", index, err)
 	}
-	return err
+	return nil
 }
 
 // programID returns the kernel's ID of a loaded program.

@@ -23,8 +23,8 @@ import (
 
 // Program attaches the kernel program to links, which are named by their interface indexes.
 type Program interface {
-	// Attach does nothing if the program is attached already. If it fails, the program may be attached in only one direction of the link.
-	// fs.ErrNotExist means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
+	// Attach does nothing if the program is attached already. If it fails, the program may be attached in only one direction of the link,
+	// until Detach. fs.ErrNotExist means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
 	Attach(ifindex int) error
 	// Detach returns how many queries the program answered at the link since it was attached. The link may be gone.
 	Detach(ifindex int) (answers uint64, err error)
@@ -120,9 +120,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
-			if was {
-				errs = append(errs, k.detach(i))
-			}
+			errs = append(errs, k.detach(i))
 			continue
 		}
 		if !was || first {
