@@ -177,7 +177,8 @@ func Open(path string, flags int) (*os.File, error) {
 }
 
 // Sweep removes the files in a folder whose names begin with prefix, if they are older than age: temporary files of writers that were
-// killed. It succeeds if the folder is missing.
+// killed. It succeeds if the folder is missing. A modification time that is ahead
+// by more than age counts as old: the clock has stepped back since.
 func Sweep(folder, prefix string, age time.Duration) error {
 	d, err := os.Open(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +194,7 @@ func Sweep(folder, prefix string, age time.Duration) error {
 			continue
 		}
 		path := filepath.Join(folder, name)
-		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()) > age {
+		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()).Abs() > age {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}

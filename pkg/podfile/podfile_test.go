@@ -225,16 +225,19 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, Write(dir, sample("a", "eth0")))
-	old, fresh := filepath.Join(dir, "pods", nodestate.TempPrefix+"1"), filepath.Join(dir, "pods", nodestate.TempPrefix+"2")
-	for _, p := range []string{old, fresh} {
-		testutil.Must(t, os.WriteFile(p, nil, 0o600))
+	at := func(name string) string { return filepath.Join(dir, "pods", nodestate.TempPrefix+name) }
+	now := time.Now()
+	for name, written := range map[string]time.Time{"old": time.Unix(1, 0), "fresh": now, "ahead": now.AddDate(1, 0, 0)} {
+		testutil.Must(t, os.WriteFile(at(name), nil, 0o600))
+		testutil.Must(t, os.Chtimes(at(name), written, written))
 	}
-	testutil.Must(t, os.Chtimes(old, time.Unix(1, 0), time.Unix(1, 0)))
 	testutil.Must(t, Sweep(dir, 1000*time.Hour))
-	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the old one stays")
+	for _, name := range []string{"old", "ahead"} { // ahead: of before the clock stepped back
+		if _, err := os.Stat(at(name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the %s one stays", name)
+		}
 	}
-	if _, err := os.Stat(fresh); err != nil {
+	if _, err := os.Stat(at("fresh")); err != nil {
 		t.Error("the fresh one went")
 	}
 }

@@ -143,7 +143,7 @@ func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string
 	if err != nil {
 		return err
 	}
-	if age := time.Since(last.Looked); ok && !last.Ended && age < hostsAlive {
+	if age := time.Since(last.Looked); ok && !last.Ended && age.Abs() < hostsAlive { // a record from before the clock stepped back is old
 		owner := fmt.Sprintf("neardns-agent hosts, which checked it %s ago: end it first", age.Round(time.Second))
 		return &LockedError{path: "the hosts file", owner: owner}
 	}

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"io/fs"
 	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestHostsListen: without listen keys, the role's ports differ from those of the node's agent, whose health checks would otherwise reach
@@ -30,6 +34,21 @@ func TestHostsListen(t *testing.T) {
 		}
 		if got := fmt.Sprint(n.Listen.Metrics, " ", n.Listen.Health); got != c.want {
 			t.Errorf("%q: %s, want %s", c.listen, got, c.want)
+		}
+	}
+}
+
+// TestRemoveHosts: a recent record shows that the role runs. An old one does not, nor one from before the clock stepped back, which would
+// otherwise stop every cleanup until the clock is there again.
+func TestRemoveHosts(t *testing.T) {
+	for _, c := range []struct {
+		age          time.Duration
+		ended, holds bool
+	}{{time.Second, false, true}, {time.Second, true, false}, {time.Hour, false, false}, {-time.Hour, false, false}} {
+		dir := t.TempDir()
+		testutil.Must(t, nodestate.HostsFile(dir).Write(nodestate.Hosts{Looked: time.Now().Add(-c.age), Ended: c.ended}))
+		if err := removeHosts(t.Context(), dir, t.TempDir(), func(string, ...any) {}); IsLocked(err) != c.holds || !c.holds && err != nil {
+			t.Errorf("checked %s ago, ended %t: %v", c.age, c.ended, err)
 		}
 	}
 }
