@@ -7,12 +7,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // maxLog is the size in bytes at which the log file is rotated. One rotated file is kept.
 const maxLog = 1 << 20
+
+// maxLogWait is the longest wait for the reader of a full pipe that is in the log file's place.
+const maxLogWait = 100 * time.Millisecond
 
 // newLog returns a logger that writes to the log file and to stderr, which runtimes copy into their own log. It never writes to
 // stdout, because any extra byte there makes the CNI result unreadable and the pod fail. Only ADD creates the log's folder, so
@@ -45,7 +49,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 // appendLine adds a line to the log file with one write in append mode, because many processes write to the file at the same
 // time.
 func appendLine(path string, line []byte, limit int64) error {
-	// O_NONBLOCK: if the path is a pipe, opening it must not block a pod's start
+	// O_NONBLOCK and the deadline: if the path is a pipe, neither opening it nor its being full may block a pod's start.
 	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY | unix.O_NONBLOCK
 	f, err := os.OpenFile(path, flags, 0o640)
 	if errors.Is(err, os.ErrNotExist) {
@@ -65,6 +69,7 @@ func appendLine(path string, line []byte, limit int64) error {
 			f = fresh
 		}
 	}
+	_ = f.SetWriteDeadline(time.Now().Add(maxLogWait)) // an error for a regular file, which needs none
 	_, err = f.Write(line)
 	return err
 }

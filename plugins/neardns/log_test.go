@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -45,6 +48,20 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 2 {
 		t.Errorf("%d files", len(names))
+	}
+}
+
+// A pipe that nothing reads any more is an error once it is full, and blocks no pod's start.
+func TestLogIsAFullPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	testutil.Must(t, unix.Mkfifo(path, 0o600))
+	reader, err := os.OpenFile(path, os.O_RDWR, 0)
+	testutil.Must(t, err)
+	defer reader.Close()
+	line := make([]byte, 1<<16) // a pipe's capacity
+	_ = appendLine(path, line, maxLog)
+	if err := appendLine(path, line, maxLog); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a line for a full pipe: %v", err)
 	}
 }
 
