@@ -60,6 +60,7 @@ type agent struct {
 	backend    rules.Kind
 	clients    *podindex.Clients // identifies clients as pods and counts their queries
 	kernel     *kernel           // kernel hits
+	waited     bool              // the start waited for another agent or iptables' lock, so files may have changed since the plan was made
 	handedOver atomic.Bool       // set once a successor has taken over; that agent saves the cache from then on
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
@@ -140,7 +141,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	wg.Go(func() { releaseStartMemory(own, a.log, how.Ready) })
 	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on a reload may replace a.conf
+	wg.Go(func() { a.follow(shared, hangups, a.waited, how.set, o.metrics.Read) }) // from here on a reload may replace a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
 		// Not fatal: without the socket, a successor can take over only after this agent has ended.
 		a.log.Warn("handover socket unavailable; a successor cannot take over before this agent ends", "err", err)

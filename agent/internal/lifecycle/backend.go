@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
@@ -17,7 +16,7 @@ import (
 // chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the first one for which the kernel accepts a trial of
 // all rules. It tries only the configured one (for iptables, each variant that the node has). If none is configured, it begins with
 // iptables if the node already has such rules, and with nftables otherwise.
-func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
+func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)
 	if err != nil {
@@ -27,7 +26,7 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	for _, k := range tried {
 		// If another program holds iptables' lock, wait: the trial failed for no fault of the kernel, and must not make the agent choose
 		// another back end.
-		err := retryWhileBusy(ctx, log, "test of the packet rules", func() error { return k.Supported(-1, want.Addresses()...) })
+		err := a.retryWhileBusy(ctx, "test of the packet rules", func() error { return k.Supported(-1, want.Addresses()...) })
 		if err == nil {
 			return k, nil
 		} else if ctx.Err() != nil {
@@ -43,14 +42,15 @@ const busyPause = 250 * time.Millisecond
 
 // retryWhileBusy retries do while another program holds iptables' lock, until ctx ends. Ending the agent instead would not help: the
 // kubelet restarts it with a growing delay. Pods use kube-dns meanwhile. what names the step in the log.
-func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func() error) error {
+func (a *agent) retryWhileBusy(ctx context.Context, what string, do func() error) error {
 	for logged := false; ; {
 		err := do()
 		if !iptables.Busy(err) {
 			return err
 		}
+		a.waited = true
 		if !logged {
-			log.Warn("another program holds iptables' lock; this step is retried until the lock is free", "step", what, "err", err)
+			a.log.Warn("another program holds iptables' lock; this step is retried until the lock is free", "step", what, "err", err)
 			logged = true
 		}
 		if !tick.Pause(ctx, busyPause) {

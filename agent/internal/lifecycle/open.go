@@ -51,7 +51,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if err := a.openCache(o); err != nil || o.plan.KernelOnly() {
 		return err
 	}
-	if a.backend, err = chooseBackend(ctx, a.log, o.programs, o.plan); err != nil {
+	if a.backend, err = a.chooseBackend(ctx, o.programs, o.plan); err != nil {
 		return err
 	}
 	if o.plan, err = o.plan.ForBackend(a.backend); err != nil {
@@ -118,7 +118,7 @@ func (a *agent) openCache(o *opened) (err error) {
 // end's rules. After a handover, the loop begins with the leases and sockets of the predecessor.
 func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arrangement, error) {
 	var probes *prober.Prober
-	err := retryWhileBusy(ctx, a.log, "write the prober's pod table", func() (err error) {
+	err := a.retryWhileBusy(ctx, "write the prober's pod table", func() (err error) {
 		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
 		return err
 	})
@@ -126,7 +126,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		return nil, err
 	}
 	a.collect(o)
-	err = retryWhileBusy(ctx, a.log, "replace the packet rules of another back end", func() error {
+	err = a.retryWhileBusy(ctx, "replace the packet rules of another back end", func() error {
 		return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry)
 	})
 	if err != nil {

@@ -112,7 +112,6 @@ type ownership struct {
 	from          *node.Handover // nil if there was no handover
 	served        []netip.Addr   // addresses at which this agent's server already answers
 	cacheRestored bool           // the predecessor handed over its cache
-	waited        bool           // this agent waited for another one's handover or end, so files may have changed since it made its plan
 }
 
 // takeNode makes this agent the active one: at once if no agent is active, or by a handover if this agent may take over. If it may not,
@@ -124,10 +123,11 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 		successor: &successor{log: a.log, server: o.server, plan: o.plan, answers: a.answers, lock: lock}}
 	for {
 		got, err := lock()
+		a.waited = a.waited || err != nil
 		var held *LockedError
 		switch {
 		case err == nil:
-			return &ownership{lock: got, waited: t.lastLogged != ""}, nil
+			return &ownership{lock: got}, nil
 		case !errors.As(err, &held):
 			return nil, err
 		case a.mayTake:
@@ -169,13 +169,13 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 		t.metrics.Handover("taken")
 		signLock(taken.Lock, a.claim.String())
 		from := &node.Handover{From: taken.From.String(), At: taken.At, Took: taken.Took.Round(time.Millisecond).String()}
-		return &ownership{lock: taken.Lock, served: s.served, cacheRestored: s.restored, from: from, waited: true}, nil
+		return &ownership{lock: taken.Lock, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
 		a.log.Warn("active agent ended during the handover; this agent has taken the node over", "from", held.owner, "err", err)
 		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
-		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from, waited: true}, nil
+		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
 	case !errors.Is(err, handover.ErrNoActiveAgent):

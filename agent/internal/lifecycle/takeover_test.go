@@ -85,7 +85,7 @@ func TestFilesAreStaleAfterAHandover(t *testing.T) {
 	s, err := a.takeNode(t.Context(), o)
 	testutil.Must(t, err)
 	defer s.lock.Close() //nolint:errcheck // at the end
-	if !<-given || s.from == nil || !s.waited {
+	if !<-given || s.from == nil || !a.waited {
 		t.Errorf("after a handover: %+v", s)
 	}
 }
