@@ -10,6 +10,7 @@
 package hostsfile
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"time"
@@ -113,7 +114,8 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 		m[k] = f
 	}()
 	switch {
-	case r.err != nil:
+	// Without an address to lose, an alias alone is no failure: usually the target has addresses of the other family alone.
+	case r.err != nil && (len(f.addrs) > 0 || !errors.Is(r.err, errNoAddress)):
 		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // addresses and denials so far are kept
 	case len(r.addrs) > 0:
 		f = fact{addrs: r.addrs, answered: now}

@@ -2,6 +2,7 @@ package hostsfile
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -163,6 +164,24 @@ func TestMemory(t *testing.T) {
 				t.Errorf("-want +got:\n%s", d)
 			}
 		})
+	}
+}
+
+// An alias without an address is no failure of a family that has no address, but it removes none either.
+func TestAliasAlone(t *testing.T) {
+	m, now, alone := memory{}, time.Unix(1e9, 0), reply{err: fmt.Errorf("10.96.0.10:53: %w", errNoAddress)}
+	a, aaaa := key{"shop/registry", dns.TypeA}, key{"shop/registry", dns.TypeAAAA}
+	m.learn(a, reply{addrs: addrs("192.0.2.1")}, false, now, defaultPatience)
+	for range 2 * enoughDenials {
+		now = now.Add(defaultPatience)
+		m.learn(a, alone, true, now, defaultPatience)
+		m.learn(aaaa, alone, true, now, defaultPatience)
+	}
+	if f := m[aaaa]; f.failed != "" || !f.answered.Equal(now) {
+		t.Errorf("AAAA: %+v", f)
+	}
+	if f := m[a]; f.failed == "" || len(f.addrs) != 1 {
+		t.Errorf("A: %+v", f)
 	}
 }
 

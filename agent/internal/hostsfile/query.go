@@ -135,6 +135,9 @@ func shortError(err error) error {
 	return err
 }
 
+// errNoAddress is no denial: kube-dns answers with the alias of an ExternalName alone even if it cannot look up the target.
+var errNoAddress = errors.New("its answer has no address of the name")
+
 // readAnswer returns the addresses in an answer. If it returns none and no error, the server denied the name with authority: the name
 // does not exist (RFC 8020), or has no address of that family (RFC 2308, section 2.2). Any other answer, or an address that no Service
 // can have, is an error.
@@ -182,7 +185,7 @@ func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 		addrs = append(addrs, a)
 	}
 	if len(addrs) == 0 {
-		return nil, errors.New("its answer has no address of the name")
+		return nil, errNoAddress
 	}
 	addrs = sorted(addrs)
 	return addrs[:min(len(addrs), maxAddresses)], nil
