@@ -248,8 +248,9 @@ func (p *point) end() error {
 	}
 	tick := time.NewTicker(maxIdle / 10)
 	defer tick.Stop()
-	for begun := time.Now(); time.Since(begun) < maxDrain; {
-		p.conns.drain(begun.Add(maxIdle))
+	begun := time.Now()
+	for time.Since(begun) < maxDrain {
+		p.conns.drain(begun.Add(maxIdle), false)
 		if p.protocol == "udp" {
 			p.until(time.Now()) // repeated, because a concurrent resume would reset the deadline
 		}
@@ -259,6 +260,8 @@ func (p *point) end() error {
 		case <-tick.C:
 		}
 	}
+	// A client that always has queries on their way would keep its connection, and so the point, without end.
+	p.conns.drain(begun.Add(maxIdle), true)
 	ctx, cancel := context.WithTimeout(context.Background(), maxCut)
 	defer cancel()
 	if p.server != nil {

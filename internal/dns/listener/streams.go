@@ -22,6 +22,7 @@ type streams struct {
 	mu       sync.Mutex // guards the fields below
 	open     map[*stream]bool
 	draining bool
+	cut      bool // no further query is read
 
 	quota *quota // has its own lock, which may be taken while mu is held
 }
@@ -100,11 +101,12 @@ func (c *stream) reset() {
 }
 
 // await is called before a query is read. goes is false if the connection should end instead: the point ends, and no query has arrived
-// since the last one that was read. Workers may still answer that one, so the caller waits for them. ends is true if the point ends.
+// since the last one that was read, or the time for those that have is over. Workers may still answer that one, so the caller waits for
+// them. ends is true if the point ends.
 func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.draining && c.answered && c.unread() == 0 {
+	if s.cut || s.draining && c.answered && c.unread() == 0 {
 		return false, true
 	}
 	c.waits, c.partly = true, false
@@ -151,12 +153,12 @@ func (s *streams) done(c *stream) {
 	}
 }
 
-// drain makes each connection end after its next answer, or at idleTill if no query comes. It is called repeatedly, because a reader that
-// starts a read sets its own deadline.
-func (s *streams) drain(idleTill time.Time) {
+// drain makes each connection end after its next answer, or at idleTill if no query comes; with cut, even if queries have arrived on it. It
+// is called repeatedly, because a reader that starts a read sets its own deadline.
+func (s *streams) drain(idleTill time.Time, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.draining = true
+	s.draining, s.cut = true, cut
 	for c := range s.open {
 		if c.waits {
 			_ = c.SetReadDeadline(idleTill) // an error: it is closed

@@ -270,6 +270,39 @@ func TestPartsAtTheEnd(t *testing.T) {
 	}
 }
 
+// TestEndlessQueries: when a point ends, a client that always has a query on its way keeps its connection, but only until the time is over.
+func TestEndlessQueries(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &streams{quota: newQuota(Config{Connections: 1})}
+	c := of.add(conn)
+	defer c.Close()
+	of.await(c)
+	of.heard(c)
+	if _, err := client.Write([]byte("the next query")); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it has arrived", func() bool { return c.unread() > 0 })
+	for _, cut := range []bool{false, true} {
+		of.drain(time.Now(), cut)
+		if goes, ends := of.await(c); goes == cut || !ends {
+			t.Errorf("cut %t: goes %t, ends %t", cut, goes, ends)
+		}
+	}
+}
+
 // TestReset: a client that resets its connection has no place any more once its queries are answered, and what was queried is reported.
 func TestReset(t *testing.T) {
 	h, w := newHeld(), new(watcher)
