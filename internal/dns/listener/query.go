@@ -21,28 +21,30 @@ import (
 // addresses. So it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It
 // returns an error if the answer has another response code, if there is no answer, if ctx ends first, or if the server is not started.
 func (s *Server) Query(ctx context.Context, zone string) error {
+	done := make(chan error, 1)
+	go func() { done <- s.query(zone) }() // may end after ctx: when the plugin chain returns, or a Restart or Stop before it
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%s: silent", zone)
+	}
+}
+
+func (s *Server) query(zone string) error {
 	c, at, w, err := s.enter()
 	if err != nil {
 		return err
 	}
-	answers := make(chan *dns.Msg, 1)
-	go func() { // ends when the plugin chain returns, which may be after ctx
-		defer c.leave()
-		c.answer(s.observer, at, netip.Addr{}, w, new(dns.Msg).SetQuestion(strings.ToLower(rand.Text())+"."+dns.Fqdn(zone), dns.TypeA))
-		answers <- w.Msg
-	}()
-	select {
-	case m := <-answers:
-		switch {
-		case m == nil:
-			return fmt.Errorf("%s: no answer", zone)
-		case m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
-			return fmt.Errorf("%s: %s", zone, dns.RcodeToString[m.Rcode])
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%s: silent", zone)
+	defer c.leave()
+	c.answer(s.observer, at, netip.Addr{}, w, new(dns.Msg).SetQuestion(strings.ToLower(rand.Text())+"."+dns.Fqdn(zone), dns.TypeA))
+	switch m := w.Msg; {
+	case m == nil:
+		return fmt.Errorf("%s: no answer", zone)
+	case m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
+		return fmt.Errorf("%s: %s", zone, dns.RcodeToString[m.Rcode])
 	}
+	return nil
 }
 
 // Fetch resolves a mirrored query, whose client gets its answer elsewhere. If the cache has the answer, it counts as a hit by a client

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -26,6 +27,21 @@ func TestReloadOfADeadServer(t *testing.T) {
 	}
 	if next.closed.Load() != 1 {
 		t.Errorf("the chain was closed %d times", next.closed.Load())
+	}
+}
+
+// TestQueryEndsDuringReload: the agent's own query ends with its context, also while a reload lasts.
+func TestQueryEndsDuringReload(t *testing.T) {
+	s, cfg := start(t, answer)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := s.Restart(t.Context(), cfg, func(Chain) (Chain, error) {
+		if err := s.Query(ended, "example.org"); err == nil {
+			t.Error("answered by a server that reloads")
+		}
+		return &handler{do: answer}, nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
