@@ -110,7 +110,8 @@ func owners(inodes []string) []string {
 }
 
 // parseConflict parses one line of /proc/net/udp, tcp or their IPv6 forms. It returns the socket's inode and address if the socket
-// may conflict with ap: it has the same port, on the same address or on the wildcard, and if it is TCP it listens.
+// may conflict with ap: it has the same port, on the same address or on the wildcard, and if it is TCP it listens. The wildcard of IPv6
+// also stands for IPv4, but not the other way round.
 func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
 	const listening = "0A"
 	f := strings.Fields(line)
@@ -118,7 +119,8 @@ func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, loca
 		return "", local, false
 	}
 	at, ok := parseProcAddr(f[1])
-	if !ok || at.Port() != ap.Port() || at.Addr() != ap.Addr() && !at.Addr().IsUnspecified() {
+	wildcard := at.Addr().IsUnspecified() && (at.Addr().Is6() || ap.Addr().Is4())
+	if !ok || at.Port() != ap.Port() || at.Addr() != ap.Addr() && !wildcard {
 		return "", local, false
 	}
 	return f[9], at.Addr(), true

@@ -39,6 +39,7 @@ func TestParseConflict(t *testing.T) {
 		{"other address", udp4, "udp", at("127.0.0.2:53"), ""},
 		{"wildcard", any4, "udp", at("169.254.20.10:53"), "4712"},
 		{"wildcard 6", any6, "tcp", at("169.254.20.10:53"), "4713"},
+		{"wildcard, for IPv6", any4, "udp", at("[fd00:90de:d95::a]:53"), ""},
 		{"same 6", loop6, "tcp", at("[::1]:53"), "4714"},
 		{"mapped", mapped, "udp", at("127.0.0.1:53"), "4715"},
 		{"a connection is no listener", accepted, "tcp", at("127.0.0.1:53"), ""},
