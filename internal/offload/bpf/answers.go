@@ -98,20 +98,23 @@ func (l *Level) put(a *Answer) error {
 	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // the turn of rotated addresses is no secret
 	small, place := s.small(), l.control.place(s.hash(&l.control))
 	was, there := l.byPlace[place]
-	at := was
-	if !there || l.isSmall(was) != small {
+	at, moves := was, !there || l.isSmall(was) != small
+	if moves {
 		var err error
 		if at, err = l.room(small); err != nil {
 			return err
 		}
 	}
 	if err := l.write(at, &s); err != nil {
+		if moves {
+			l.release(at)
+		}
 		return err
 	}
 	old := l.kept[at]
 	l.kept[at] = keptOf(&s, &l.control)
 	l.kept[at].reported, l.kept[at].lastSeen = old.reported, old.lastSeen
-	if there && was == at {
+	if !moves {
 		return nil
 	}
 	if err := l.lead(place, at); err != nil {

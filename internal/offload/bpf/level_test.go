@@ -101,6 +101,12 @@ func TestMoves(t *testing.T) {
 	if l.Len() != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
 		t.Errorf("after Remove: %d answers, free %d", l.Len(), []int{len(l.free[0]), len(l.free[1])})
 	}
+	if err := l.objects.Smalls.Close(); err != nil { // so that no slot can be written
+		t.Fatal(err)
+	}
+	if err := l.Put(&last); err == nil || len(l.free[0]) != small {
+		t.Errorf("after a failed write (%v) %d slots are free, of %d", err, len(l.free[0]), small)
+	}
 }
 
 // TestFullBucket: a bucket has room for eight answers. If more share it by their hashes, one with recent hits is not evicted.
