@@ -29,6 +29,7 @@ type follower struct {
 	poll      time.Duration
 	out       io.Writer
 	lastFault map[string]string // the last fault that was logged for each copy, so that it is logged once
+	failing   bool              // a copy could not be written in the last pass
 }
 
 // followed is one file to copy: its name in the copies' folder, and the possible sources, of which the first that exists is used.
@@ -73,13 +74,21 @@ func (f *follower) run(ctx context.Context) error {
 		case <-next.C:
 		}
 		again()
-		after := f.poll
-		if err := f.pass(); err != nil {
-			f.say("tried again in %s: %v", retryAfter, err)
-			after = retryAfter
-		}
-		next.Reset(after)
+		next.Reset(f.attempt())
 	}
+}
+
+// attempt makes a pass, and returns the time until the next. It logs only the first of failures in a row, whose texts differ by the name of
+// the temporary file.
+func (f *follower) attempt() time.Duration {
+	err := f.pass()
+	if err != nil && !f.failing {
+		f.say("tried again every %s: %v", retryAfter, err)
+	}
+	if f.failing = err != nil; f.failing {
+		return retryAfter
+	}
+	return f.poll
 }
 
 // pass updates every copy that differs from its source. It returns an error only if a copy cannot be written; a source that cannot be

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -86,4 +87,30 @@ func TestFollow(t *testing.T) {
 	if strings.Contains(out.String(), "secret") {
 		t.Error("it reads what it should not")
 	}
+}
+
+// While a copy cannot be written, that is logged once, and again after it could be written.
+func TestFollowLogsOnce(t *testing.T) {
+	root, to, out := t.TempDir(), filepath.Join(t.TempDir(), "copies"), new(testutil.Output)
+	testutil.Must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
+	testutil.Must(t, os.WriteFile(filepath.Join(root, "etc/resolv.conf"), []byte("nameserver 192.0.2.1\n"), 0o644))
+	f := &follower{from: root, to: to, poll: time.Hour, out: out, lastFault: map[string]string{}}
+	attempt := func(after time.Duration, logged int) {
+		t.Helper()
+		for range 2 {
+			if got := f.attempt(); got != after {
+				t.Errorf("the next attempt is in %s, want %s", got, after)
+			}
+		}
+		if n := strings.Count(out.String(), "tried again"); n != logged {
+			t.Errorf("logged %d times, want %d:\n%s", n, logged, out)
+		}
+	}
+	testutil.Must(t, os.WriteFile(to, nil, 0o644)) // a file is in the folder's place
+	attempt(retryAfter, 1)
+	testutil.Must(t, os.Remove(to))
+	attempt(f.poll, 1)
+	testutil.Must(t, os.RemoveAll(to))
+	testutil.Must(t, os.WriteFile(to, nil, 0o644))
+	attempt(retryAfter, 2)
 }
