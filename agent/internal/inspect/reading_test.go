@@ -57,7 +57,7 @@ func TestReadingText(t *testing.T) {
 	if text := idle.Text(before); !strings.Contains(text, "no queries") || strings.Contains(text, "QUERIES PER SECOND  IN THE CACHE") {
 		t.Errorf("no queries:\n%s", text)
 	}
-	dead := &Reading{At: at, Status: &Status{NoAgent: "no agent runs on this node", Counters: before.Status.Counters}}
+	dead := &Reading{At: at, Status: &Status{NoAgent: "no agent runs on this node", Switch: true, Counters: before.Status.Counters}}
 	golden.Check(t, "reading-dead.txt", dead.Text(before))
 	later := *dead
 	later.At = at.Add(time.Second)

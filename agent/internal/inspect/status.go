@@ -139,8 +139,14 @@ func counted(counts map[string]int) string {
 // verdict returns the first line of the status.
 func (r *Status) verdict() string {
 	a := r.Agent
-	if a == nil {
+	switch {
+	case a != nil:
+	case len(r.Leases) > 0:
+		return "UNKNOWN: " + r.NoAgent + "; but a lease is granted, so pods are answered by the cache\n"
+	case r.Switch:
 		return "NOT SERVING: " + r.NoAgent + "; pods are answered by kube-dns\n"
+	default:
+		return "NOT SERVING: " + r.NoAgent + "\n"
 	}
 	agent := fmt.Sprintf("instance %s, process %d, version %s", a.Instance, a.PID, a.Version)
 	if r.Good() {

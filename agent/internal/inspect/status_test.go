@@ -79,10 +79,18 @@ shop/theirs                       foreign                        another line ha
 	if text := serving.Text(true); !strings.Contains(text, "0123456789abcdef") {
 		t.Errorf("-o wide shortens the container's ID:\n%s", text)
 	}
-	dead := &Status{NoAgent: "no agent runs on this node (connect: no such file or directory)"}
-	if text := dead.Text(false); !strings.HasPrefix(text, "NOT SERVING: no agent runs") ||
+	dead := Status{NoAgent: "no agent runs on this node (connect: no such file or directory)"}
+	if text := dead.Text(false); !strings.HasPrefix(text, "NOT SERVING: "+dead.NoAgent+"\n") ||
 		!strings.Contains(text, "the switch is not installed") {
 		t.Errorf("without an agent:\n%s", text)
+	}
+	dead.Switch = true
+	if text := dead.Text(false); text != "NOT SERVING: "+dead.NoAgent+"; pods are answered by kube-dns\n" {
+		t.Errorf("without an agent, but with the switch:\n%s", text)
+	}
+	dead.NoAgent, dead.Leases = "read the agent's /status: unexpected end of JSON input", []kernelLease{{"169.254.20.11", "udp", "500ms"}}
+	if text := dead.Text(false); !strings.HasPrefix(text, "UNKNOWN: "+dead.NoAgent+"; ") || strings.Contains(text, "kube-dns") {
+		t.Errorf("an agent that serves, but shows no status:\n%s", text)
 	}
 }
 
