@@ -229,6 +229,7 @@ type Switch struct {
 func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	var s scrape.Set
 	packets := s.Counter(namespace+"_switch_packets_total", "Queries that passed the switch, by way: packets over UDP, connections over TCP. "+
+		"The ways uplink and stranger count every packet over TCP. "+
 		"The way fallback includes the agent's own fallback checks, a few a minute.", "way", "protocol")
 	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
 		values, err := read()

@@ -252,7 +252,7 @@ neardns_repairs_total{kind="link"} 0
 neardns_repairs_total{kind="other"} 1
 neardns_repairs_total{kind="prober"} 0
 neardns_repairs_total{kind="rules"} 1
-# HELP neardns_switch_packets_total Queries that passed the switch, by way: packets over UDP, connections over TCP. The way fallback includes the agent's own fallback checks, a few a minute.
+# HELP neardns_switch_packets_total Queries that passed the switch, by way: packets over UDP, connections over TCP. The ways uplink and stranger count every packet over TCP. The way fallback includes the agent's own fallback checks, a few a minute.
 # TYPE neardns_switch_packets_total counter
 neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
 neardns_switch_packets_total{protocol="udp",way="delivered"} 7
