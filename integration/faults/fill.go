@@ -14,8 +14,8 @@ func tail(log string) string {
 	return log
 }
 
-// freshFor is how long a filled cache is good for another fault: kube-dns's answers are kept for 30 s, and the longest fault that looks
-// for them lasts 9 s.
+// freshFor is how long after it began to be filled a cache is good for another fault: kube-dns's answers are kept for 30 s, and the longest
+// fault that looks for them lasts 11 s.
 const freshFor = 15 * time.Second
 
 // fill has the cache query all names, so that all were queried before.
@@ -32,10 +32,11 @@ func (s *stand) fill() {
 		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, Names: filled, Rate: rate, Sockets: 20}),
 		s.stream(load.Stream{Name: "hot", Way: load.UDP, Label: hotLabel, Zone: hotZone, Names: hot, Rate: hot, Sockets: 20}),
 	}}
+	begun := time.Now()
 	for range 6 {
 		books := s.ask(fill)
 		if sum := books["fill"].All(); sum.Missed() < filled/100 && books["hot"].All().Missed() == 0 {
-			s.filled = time.Now()
+			s.filled = begun
 			return
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/limit"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/offload"
@@ -48,8 +49,8 @@ type Cache struct {
 const earlyRecheck = time.Second
 
 // maxBackground is the maximum of refreshes in flight in one block. It bounds the goroutines if the upstream hangs while all entries are
-// stale.
-const maxBackground = 256
+// stale. It is as high as the limit of misses, so that package limit refuses a refresh first: the client then gets the stale entry.
+const maxBackground = limit.DefaultLimit
 
 func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {
 	c := &Cache{

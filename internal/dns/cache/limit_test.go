@@ -46,3 +46,35 @@ func TestOwnLimitIsNotKept(t *testing.T) {
 		f.want("refused.example.", "SERVFAIL") // that is the upstream's, and kept
 	})
 }
+
+// TestManyStaleNames: if the upstream falls silent and more names than usual have just expired, a client of each still gets its stale entry
+// within verify's time.
+func TestManyStaleNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, "cache {\n serve_stale 1h verify 1900ms 30s 30s\n stale_on_silence\n}")
+		f.answer = address("192.0.2.1", 5)
+		const names = 1000
+		for i := range names {
+			f.ask(fmt.Sprintf("n%d.example.", i))
+		}
+		<-time.After(6 * time.Second)
+		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
+			<-time.After(4500 * time.Millisecond)
+			return dns.RcodeServerFailure, limitError{errors.New("silent")}
+		}
+		begun := time.Now()
+		answers := make(chan string, names)
+		for i := range names {
+			go func() { answers <- f.ask(fmt.Sprintf("n%d.example.", i)) }()
+		}
+		for range names {
+			if got := <-answers; !strings.HasPrefix(got, "NOERROR 192.0.2.1") {
+				t.Fatalf("got %q after %v", got, time.Since(begun))
+			}
+		}
+		if took := time.Since(begun); took > 1900*time.Millisecond {
+			t.Errorf("the last client waited %v", took)
+		}
+		<-time.After(5 * time.Second) // for the refreshes
+	})
+}
