@@ -84,8 +84,8 @@ func TestServes(t *testing.T) {
 	wantA(t, ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
 }
 
-// TestFailedStartUp: a plugin's start-up fails during a reload, because the port of pprof is taken. The reload ends with the error, although
-// plugin file has not begun. The old configuration keeps its limits, and its entries when the cache is swept.
+// TestFailedStartUp: a plugin's start-up fails during a reload, because the port of pprof is taken. The reload ends with the error, also
+// with plugin file. The old configuration keeps its limits, and its entries when the cache is swept.
 func TestFailedStartUp(t *testing.T) {
 	var later atomic.Bool
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
