@@ -57,7 +57,9 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	c.counts.all.Collect(ch)
 	for origin, z := range c.zones.Load().by {
-		ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
-		ch <- prometheus.MustNewConstMetric(silentDesc(), prometheus.GaugeValue, float64(z.heartbeats.silent.Load()), origin)
+		if z != nil {
+			ch <- prometheus.MustNewConstMetric(ignoredDesc(), prometheus.GaugeValue, float64(z.ignored), origin)
+			ch <- prometheus.MustNewConstMetric(silentDesc(), prometheus.GaugeValue, float64(z.heartbeats.silent.Load()), origin)
+		}
 	}
 }

@@ -60,9 +60,9 @@ type Server struct {
 	mu sync.Mutex // held while zones is replaced
 }
 
-// zones are all zones that are served. A value is never modified, only replaced.
+// zones are all zones of the configuration. A value is never modified, only replaced.
 type zones struct {
-	by    map[string]*Zone      // by origin
+	by    map[string]*Zone      // by origin; nil: the zone was not read yet, so queries for it are refused
 	plain fastpath.Zones[*Zone] // the same zones, for the fast path
 }
 
@@ -96,8 +96,10 @@ func (s *Server) Configure(o Options) {
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
 // Taker returns a function that serves a zone with new records in place of the previous ones. If the records are invalid, that function
-// returns an error, and the previous ones stay served. Only one goroutine at a time may call it.
+// returns an error, and the previous ones stay served. Only one goroutine at a time may call it. Before its first success, queries for the
+// zone are refused, even if a zone above it is served.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
+	_ = s.change(func(by map[string]*Zone) { by[origin] = nil }) // no error: see set, which returns one for an invalid origin
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
 		z, err := compile(origin, records, watch, beats)
@@ -159,11 +161,11 @@ func (s *Server) Setup(c *caddy.Controller) error {
 // Name implements plugin.Handler.
 func (s *Server) Name() string { return Name }
 
-// zone returns the served zone that contains a canonical name, or nil.
+// zone returns the zone that contains a canonical name, or nil if there is none or it was not read yet.
 func (s *Server) zone(name string) *Zone {
 	zones := s.zones.Load().by
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
-		if z := zones[name[off:]]; z != nil {
+		if z, ok := zones[name[off:]]; ok {
 			return z
 		}
 	}

@@ -220,6 +220,27 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// A zone that was not read yet is refused, and not answered from the zone above it, which would deny its names.
+func TestNotReadYet(t *testing.T) {
+	child := "child." + origin
+	p := newPair(t, authoritative.Options{}, append(base(t), published(pub("*."+origin, "ie", 1, "192.0.2.1"))...), unwatched)
+	set := p.Taker(child, unwatched)
+	for _, name := range []string{child, "app." + child} {
+		if m := put(t, p.Server, udp("10.1.0.1"), question(name, dns.TypeA)); m.Rcode != dns.RcodeRefused {
+			t.Errorf("%s: %v", name, m)
+		}
+	}
+	if n := testutil.CollectAndCount(p.Collector(), "neardns_edge_silent_clusters"); n != 1 {
+		t.Errorf("%d zones have metrics, want 1", n)
+	}
+	if err := set(rrs(t, "child 60 IN SOA ns hostmaster 7 60 60 3600 60\napp.child 60 IN A 192.0.2.2\n")); err != nil {
+		t.Fatal(err)
+	}
+	if m := put(t, p.Server, udp("10.1.0.1"), question("app."+child, dns.TypeA)); said(m) != "192.0.2.2" {
+		t.Errorf("read: %v", m)
+	}
+}
+
 // TestNotify: a NOTIFY for the zone is passed to Options.Notified, whose result decides the answer.
 func TestNotify(t *testing.T) {
 	var from []string
