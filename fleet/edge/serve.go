@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/edge/edgeconfig"
@@ -93,7 +94,8 @@ func serve(ctx context.Context, e env, path string) error {
 	registry.Collect(r.checker.Collector())
 	registry.Collect(secondary.Collector(r.copies, &r.reloads))
 	registry.Collect(s.Collector())
-	health := telemetry.Health{Ready: func() (bool, string) { return ready(r.copies()) }}
+	var started atomic.Bool
+	health := telemetry.Health{Ready: func() (bool, string) { return ready(r.copies(), &started) }}
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() { process.FollowFiles(ctx, log, hangups, false, r.files, func() { r.reload(ctx) }) })

@@ -178,12 +178,23 @@ func (r *edge) notified(origin string, sender netip.Addr) bool {
 	return false
 }
 
-// ready is the readiness check. It fails while a zone was never read, so that the edge then gets no queries through its Service.
-func ready(copies []*secondary.Copy) (bool, string) {
+// ready is the readiness check. It fails if no zone was ever read, so that the edge then gets no queries through its Service. If only some
+// were not, it succeeds: usually no edge can read those, and the others must stay served. But until the first success, which sets started,
+// it waits for each zone's first read or failure.
+func ready(copies []*secondary.Copy, started *atomic.Bool) (served bool, missing string) {
 	for _, c := range copies {
-		if s := c.State(); s.Records == 0 {
-			return false, fmt.Sprintf("zone %s was never read: %s", s.Zone, s.Fault)
+		s := c.State()
+		if s.Records > 0 {
+			served = true
+			continue
+		}
+		missing = fmt.Sprintf("zone %s was never read: %s", s.Zone, s.Fault)
+		if s.Fault == "" && !started.Load() {
+			return false, missing
 		}
 	}
-	return true, ""
+	if served {
+		started.Store(true)
+	}
+	return served, missing
 }
