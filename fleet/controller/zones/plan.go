@@ -29,7 +29,7 @@ const (
 	NotAllowed    = "NotAllowed"    // the DNSZone does not let this namespace publish this host, address or hostname
 	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist, or gives neither an address nor a hostname
 	Contradiction = "Contradiction" // an older DNSRecord for the same host has different values
-	Invalid       = "Invalid"       // a field has a value that cannot be published in the zone
+	Invalid       = "Invalid"       // a field has a value that cannot be published in the zone; also of a DNSZone, whose name is too long
 	Deleting      = "Deleting"      // the record is being deleted
 )
 

@@ -215,7 +215,8 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 			o = &opened{setting: setting, sent: map[string]instruction{}, dead: map[string]time.Time{}}
 			o.key.Store(&key.Key)
 			if o.Publisher, err = r.Open(setting, func() (rfc2136.Key, error) { return *o.key.Load(), nil }, r.worksFor(z.Name, o)); err != nil {
-				return fmt.Errorf("open the zone of DNSZone %s: %w", z.Name, err)
+				out.Verdict = zones.Verdict{Reason: zones.Invalid, Message: "spec.zone: " + err.Error()}
+				continue
 			}
 			r.open[z.Name] = o
 		}

@@ -113,6 +113,9 @@ func (r *rig) restart() {
 	})
 	r.Reconciler = &Reconciler{Client: r.store, Direct: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: m, Now: func() time.Time { return r.now },
 		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key rfc2136.KeyFunc, _ func(zone.Claim) bool) (Publisher, error) {
+			if err := zone.CheckOrigin(s.Zone); err != nil {
+				return nil, err
+			}
 			r.opened++
 			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Clusters: []string{"aaaaaaaa"}}}
 			if old := r.stubs[s.Zone]; old != nil {
