@@ -45,8 +45,12 @@ const (
 	Silent       = "Silent"       // a reason of condition ClustersHeard: a heartbeat has not changed for three of its periods
 	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: not read yet, or (ClustersHeard) no publisher runs
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
-	NotReadable  = "NotReadable"  // a reason of conditions Read and Programmed: the primary's answer is not a valid zone
+	// a reason of conditions Read and Programmed: the primary's answer is not a valid zone; and of Accepted and Programmed: the Gateway that
+	// has the addresses or hosts cannot be read, so what was published stays
+	NotReadable = "NotReadable"
 )
+
+const staysPublished = "what was published stays in the zone: "
 
 // Progress is how far a publisher is with one host.
 type Progress struct {
@@ -84,8 +88,10 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	accepted := condition(ConditionAccepted, r.Good(), r.Reason, r.Message)
 	programmed := condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+r.Message)
 	switch {
+	case r.Reason == NotReadable:
+		programmed.Reason, programmed.Message = NotReadable, staysPublished+r.Message
 	case !r.Good() && !p.Done && p.Reason != "" && (p.Kept || p.Conflict == ""):
-		programmed.Reason, programmed.Message = p.Reason, "what was published stays in the zone: "+p.Message
+		programmed.Reason, programmed.Message = p.Reason, staysPublished+p.Message
 	case !r.Good() && !p.Done && p.Kept && zone.Good():
 		programmed.Reason, programmed.Message = Leaving, "what was published is on its way out of the zone"
 	case !r.Good() && !p.Done && p.Kept:
@@ -94,7 +100,7 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 			why = fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
 		}
 		programmed.Reason = ZoneNotReady
-		programmed.Message = "what was published stays in the zone: " + why + "; with deletionPolicy: Orphan the record goes and leaves it there"
+		programmed.Message = staysPublished + why + "; with deletionPolicy: Orphan the record goes and leaves it there"
 	case !r.Good():
 	case !zone.Good():
 		programmed.Reason, programmed.Message = ZoneNotReady, fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)

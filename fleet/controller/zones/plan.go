@@ -48,6 +48,7 @@ type Source struct {
 	Hostname  string
 	// Problem is the reason why the object has neither addresses nor a hostname; otherwise it is empty.
 	Problem string
+	Unread  bool // the object could not be read, so what it has is unknown; Problem has the error
 }
 
 // Input is the input of Decide. Sources must have an entry for each addressesFrom in Records, except in records that are being deleted.
@@ -240,7 +241,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		field, named = "addressesFrom", "addressesFrom"
 		source := sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
 		if source.Problem != "" {
-			return p, Verdict{NoAddresses, "spec.addressesFrom: " + source.Problem}
+			return p, Verdict{map[bool]string{false: NoAddresses, true: NotReadable}[source.Unread], "spec.addressesFrom: " + source.Problem}
 		}
 		addresses, hostname = source.Addresses, source.Hostname
 	}

@@ -106,6 +106,8 @@ func targetOf(p *v1alpha1.DNSPolicy, g Gateway) Verdict {
 	switch {
 	case p.DeletionTimestamp != nil:
 		return Verdict{Deleting, "the DNSPolicy is being deleted"}
+	case g.Unread:
+		return Verdict{NotReadable, "spec.targetRef: " + g.Problem}
 	case g.Problem != "":
 		return Verdict{TargetNotFound, "spec.targetRef: " + g.Problem}
 	case section != "" && !slices.ContainsFunc(g.Listeners, func(l Listener) bool { return l.Name == section }):
@@ -180,6 +182,8 @@ func (p *Policy) Status(records map[Key]*v1alpha1.DNSRecord, problems map[Key]Ve
 	}
 	programmed := condition(ConditionProgrammed, true, Programmed, fmt.Sprintf("the zone has all %d hosts", out.Records))
 	switch {
+	case p.Reason == NotReadable:
+		programmed = condition(ConditionProgrammed, false, NotReadable, staysPublished+p.Message)
 	case !p.Good():
 		programmed = condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+p.Message)
 	case out.Records == 0:

@@ -13,10 +13,11 @@ import (
 // GatewayKind is the kind Gateway. It is read as unstructured data, because its Go types are in a module that nothing else here needs.
 var GatewayKind = schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}
 
-// Gateway has the listeners of a Gateway object. Problem is why they cannot be read; otherwise it is empty.
+// Gateway has the listeners of a Gateway object. Problem is why there are none; otherwise it is empty.
 type Gateway struct {
 	Listeners []Listener
 	Problem   string
+	Unread    bool // the object could not be read; Problem has the error
 }
 
 // Listener is one listener of a Gateway. Host is empty if the listener has no hostname.

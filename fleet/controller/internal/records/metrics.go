@@ -70,7 +70,7 @@ func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
 
 // setPolicies counts DNSPolicies by the reason of Accepted. Each reason has a series.
 func (m *Metrics) setPolicies(decided map[zones.Key]*zones.Policy) {
-	counted := map[string]float64{zones.Accepted: 0, zones.Deleting: 0, zones.TargetNotFound: 0, zones.Conflicted: 0}
+	counted := map[string]float64{zones.Accepted: 0, zones.Deleting: 0, zones.TargetNotFound: 0, zones.NotReadable: 0, zones.Conflicted: 0}
 	for _, p := range decided {
 		counted[p.Reason]++
 	}

@@ -25,9 +25,9 @@ type policies struct {
 
 // applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It does not touch DNSRecords that a person made, nor those
 // whose DNSPolicy is missing in the watch cache or is being deleted with --cascade=orphan: the garbage collector handles these, because it
-// checks at the API server. It adds the DNSRecords that it creates, and the addresses of the Gateways, to the input in, so that a host
-// stays published when a person deletes their own DNSRecord for it. If a person deletes a DNSPolicy's DNSRecord, the host first leaves the
-// zone, because of the finalizer, and a later run creates the DNSRecord again.
+// checks at the API server. Nor does it touch those of a Gateway that cannot be read now. It adds the DNSRecords that it creates, and the
+// addresses of the Gateways, to the input in, so that a host stays published when a person deletes their own DNSRecord for it. If a person
+// deletes a DNSPolicy's DNSRecord, the host first leaves the zone, because of the finalizer, and a later run creates the DNSRecord again.
 func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*policies, error) {
 	var list v1alpha1.DNSPolicyList
 	if r.NoPolicies {
@@ -40,11 +40,9 @@ func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*polic
 	for i := range list.Items {
 		p := &list.Items[i]
 		key := zones.Key{Namespace: p.Namespace, Name: string(p.Spec.TargetRef.Name)}
-		seen, err := r.gateway(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		gateways[key], known[p.UID] = seen.gateway, !slices.Contains(p.Finalizers, metav1.FinalizerOrphanDependents)
+		seen := r.gateway(ctx, key)
+		gateways[key] = seen.gateway
+		known[p.UID] = !seen.gateway.Unread && !slices.Contains(p.Finalizers, metav1.FinalizerOrphanDependents)
 		in.Sources[zones.Reference{Namespace: key.Namespace, Kind: zones.GatewayKind.Kind, Name: key.Name}] = seen.source
 	}
 	out := &policies{items: list.Items, problems: map[zones.Key]zones.Verdict{}}

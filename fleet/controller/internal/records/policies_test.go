@@ -214,18 +214,25 @@ func (r *rig) failing(err error) client.Reader {
 		}})
 }
 
-// A 404 that does not mean that the Gateway object is missing removes no host.
+// A Gateway that cannot be read, also by a 404 that does not mean that the object is missing, keeps its hosts, and delays no other record.
 func TestGatewayUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newPolicyRig(t, policyText)
 		resource := schema.GroupResource{Group: zones.GatewayKind.Group, Resource: "gateways"}
 		r.Direct = r.failing(apierrors.NewGenericServerResponse(404, "get", resource, "edge", "404 page not found", 0, true))
+		r.create(recordText("own", "host: own.shared.example, addresses: [192.0.2.1]"))
 		r.now = r.now.Add(lookAgain)
-		if _, err := r.Reconcile(t.Context(), ctrl.Request{}); err == nil {
-			t.Error("it is taken for a Gateway that is deleted")
+		for range 2 {
+			r.settle()
+			r.made(3)
+			r.want("own", programmed)
+			r.want("web-"+zone.ClusterID("www.shared.example"), "NotReadable NotReadable NotChecked NoConflict")
+			r.wantPolicy("web", "0/0 NotReadable NotReadable NotChecked NoConflict")
+			r.wantCalls("set own.shared.example. [192.0.2.1]")
+			unread := r.Direct
+			r.restart() // another process has not read it before
+			r.Direct = unread
 		}
-		r.made(2)
-		r.wantCalls("")
 		r.Direct = r.failing(apierrors.NewNotFound(resource, "edge"))
 		r.settle()
 		r.wantPolicy("web", "0/0 TargetNotFound NotAccepted NotChecked NoConflict")

@@ -284,10 +284,11 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 }
 
 // tell sends changed instructions to the publishers: what to publish, without the addresses that have been unhealthy for withdrawAfter
-// unless no other address of the host is left, and which hosts to remove or to forget.
+// unless no other address of the host is left, and which hosts to remove or to forget. A host of a Gateway that cannot be read stays as it
+// is.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
-		want, named := map[string]instruction{}, map[string]bool{}
+		want, named, unread := map[string]instruction{}, map[string]bool{}, map[string]bool{}
 		for host := range o.sent {
 			want[host] = instruction{}
 		}
@@ -296,6 +297,7 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			// published by an earlier process, so its host is removed.
 			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
 				want[p.Host], named[p.Host] = instruction{}, true
+				unread[p.Host] = unread[p.Host] || p.Reason == zones.NotReadable
 			}
 		}
 		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
@@ -315,6 +317,9 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 		}
 		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
+			if unread[host] {
+				continue
+			}
 			if old, ok := o.sent[host]; ok && reflect.DeepEqual(old, t) {
 				// If nothing is published, do not forget the removed hosts: the publisher deletes this cluster's heartbeat only if
 				// Remove was called for a host that it still has.

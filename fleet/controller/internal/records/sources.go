@@ -47,25 +47,21 @@ func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) 
 			}
 			continue
 		}
-		seen, err := r.gateway(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		out[reference] = seen.source
+		out[reference] = r.gateway(ctx, key).source
 	}
 	return out, nil
 }
 
-// gateway reads a Gateway from the API server, and uses the result for ten seconds unless reading failed. It does not use the watch cache,
-// so that the service account needs no permission to list or watch, and clusters without the Gateway kind work too.
-func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedUp, error) {
+// gateway reads a Gateway from the API server, and uses the result for ten seconds. It does not use the watch cache, so that the service
+// account needs no permission to list or watch, and clusters without the Gateway kind work too.
+func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) lookedUp {
 	if seen, ok := r.gateways[key]; ok {
-		return seen, nil
+		return seen
 	}
 	g := &unstructured.Unstructured{}
 	g.SetGroupVersionKind(zones.GatewayKind)
 	err := r.Direct.Get(ctx, key, g)
-	problem := ""
+	problem, unread := "", false
 	switch {
 	case meta.IsNoMatchError(err):
 		problem = "this cluster knows no Gateway of " + zones.GatewayKind.GroupVersion().String()
@@ -73,12 +69,12 @@ func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedU
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		problem = fmt.Sprintf("there is no Gateway %s", key)
 	case err != nil:
-		return lookedUp{}, fmt.Errorf("read Gateway %s: %w", key, err)
+		problem, unread = fmt.Sprintf("cannot read Gateway %s: %v", key, err), true
 	}
-	seen := lookedUp{r.Now(), zones.Source{Problem: problem}, zones.Gateway{Problem: problem}}
+	seen := lookedUp{r.Now(), zones.Source{Problem: problem, Unread: unread}, zones.Gateway{Problem: problem, Unread: unread}}
 	if problem == "" {
 		seen.gateway, seen.source = zones.ReadGateway(g)
 	}
 	r.gateways[key] = seen
-	return seen, nil
+	return seen
 }
