@@ -52,8 +52,10 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}),
 		viewCommand("remove CLUSTER", "remove a dead cluster's records from the zone; without --yes, print what would be sent", oneCluster,
 			func(c *cobra.Command, f *zonesFile) {
+				f.lasting = true
 				c.Flags().BoolVar(&f.yes, "yes", false, "send the updates; without it they are only printed")
-				c.Flags().DurationVar(&f.watch, "watch", time.Minute, "`TIME` to watch the cluster's heartbeat: if it changes, nothing is removed")
+				c.Flags().DurationVar(&f.watch, "watch", 0,
+					"`TIME` to watch the cluster's heartbeat: if it changes, nothing is removed; 0: three of its periods, at least a minute")
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, args []string) error {
 				return v.Remove(ctx, stdout, strings.ToLower(args[0]), f.yes, f.watch)
 			}),
@@ -71,7 +73,7 @@ func oneCluster(_ *cobra.Command, args []string) error {
 func (f *zonesFile) fileFlags(c *cobra.Command) {
 	c.Flags().StringVar(&f.file, "file", "", "`FILE` with a DNSZone, its key's Secret and DNSRecords, as kubectl get -o yaml prints them")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
-		"give up after this `TIME`; 0: never (publish, adopt), or after a minute plus --watch (others)")
+		"give up after this `TIME`; 0: never (publish, adopt, remove), or after a minute plus --watch (others)")
 }
 
 func identityFlags(c *cobra.Command, f *zonesFile) {

@@ -73,7 +73,7 @@ func TestCommands(t *testing.T) {
 				t.Helper()
 				testutil.Eventually(t, func() error {
 					var out testutil.Output
-					err := open(first).Remove(ctx, &out, cluster, true, 0)
+					err := open(first).Remove(ctx, &out, cluster, true, time.Nanosecond)
 					if err == nil && !strings.Contains(out.String(), "nothing of "+cluster+" is left") {
 						t.Errorf("remove --yes says:\n%s", out.String())
 					}
