@@ -41,7 +41,8 @@ const (
 	// lookRest is the minimum time between two reads, unless Follow cancels the first one: otherwise forged NOTIFY messages could cause
 	// any number of reads.
 	lookRest = 100 * time.Millisecond
-	// together is the time limit of one read, for example of the transfer of a large zone over a slow line.
+	// together is the time limit of one read, for example of the transfer of a large zone over a slow line, and the minimum time between two
+	// reads of a zone that stays too large, also after a NOTIFY.
 	together = 2 * time.Minute
 )
 
@@ -163,7 +164,11 @@ func (c *Copy) Run(ctx context.Context) {
 		} else {
 			retry = 0
 		}
-		tick.Pause(ctx, lookRest)
+		rest := lookRest
+		if rfc2136.KindOf(err) == rfc2136.TooLarge && retry == retryMost {
+			rest = together // the zone stays too large, and each try transfers as much as is allowed
+		}
+		tick.Pause(ctx, rest)
 		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: keeps edges from querying at the same time
 		select {
 		case <-ctx.Done():

@@ -266,6 +266,27 @@ func TestTooLarge(t *testing.T) {
 	s.check(t, "whole", version(2, "b"))
 }
 
+// TestStaysTooLarge: a zone that stays too large is not transferred every few seconds, even if each change is notified.
+func TestStaysTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := &primary{now: version(1, "a"), fails: &rfc2136.Error{Kind: rfc2136.TooLarge, Err: errors.New("more than 9 records")}}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+		defer run(t, c)()
+		for range 3600 {
+			c.Notify()
+			sleep(time.Second)
+		}
+		p.set(func(p *primary) {
+			if n := len(p.asked); n > 4+30 {
+				t.Errorf("transferred %d times in an hour", n)
+			}
+			p.fails = nil
+		})
+		sleep(together + retryMost)
+		s.check(t, "small again", version(1, "a"))
+	})
+}
+
 // TestGrows: nor does one that grew by small steps, or by a few large records.
 func TestGrows(t *testing.T) {
 	for name, added := range map[string][]dns.RR{
