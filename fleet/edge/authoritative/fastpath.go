@@ -68,7 +68,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	}
 	p.types = elem.Types()
 	if name == z.origin {
-		p.types = append(p.types, dns.TypeSOA, dns.TypeNS)
+		p.types = append(p.types, dns.TypeSOA, dns.TypeNS, dns.TypeDS) // DS: the zone above may have it
 	}
 	absent := dns.TypeNULL // an obsolete type; if the host has it after all, CoreDNS answers such queries
 	if slices.Contains(p.types, absent) {

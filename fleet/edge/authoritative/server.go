@@ -13,6 +13,7 @@
 package authoritative
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -161,15 +162,16 @@ func (s *Server) Setup(c *caddy.Controller) error {
 // Name implements plugin.Handler.
 func (s *Server) Name() string { return Name }
 
-// zone returns the zone that contains a canonical name, or nil if there is none or it was not read yet.
-func (s *Server) zone(name string) *Zone {
+// zone returns the zone that contains a canonical name, or nil if there is none or it was not read yet. A DS record is in the zone above
+// its name (RFC 4035, section 3.1.4.1): only if that is not served, the zone with that name answers.
+func (s *Server) zone(name string, qtype uint16) *Zone {
 	zones := s.zones.Load().by
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
-		if z, ok := zones[name[off:]]; ok {
+		if z, ok := zones[name[off:]]; ok && (off > 0 || qtype != dns.TypeDS) {
 			return z
 		}
 	}
-	return zones["."]
+	return cmp.Or(zones["."], zones[name])
 }
 
 // ServeDNS implements plugin.Handler. This plugin is the last of its plugin chain, so it calls no other.
@@ -191,7 +193,7 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 		}
 	}
 	name := state.Name()
-	z := s.zone(name)
+	z := s.zone(name, q.Qtype)
 	switch {
 	case z == nil:
 		s.counts.refused.Inc()

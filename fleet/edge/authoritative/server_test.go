@@ -220,6 +220,45 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+// DS at the apex of a zone is answered from the zone above it, if that is served (RFC 4035, section 3.1.4.1).
+func TestDS(t *testing.T) {
+	const child, ds = "child." + origin, "7 8 2 E2D3C916F6DEEAC73294E8268FB5885044A833FC5459588F4A9184CFC41A5766"
+	apex := rrs(t, "child 60 IN SOA ns hostmaster 9 60 60 3600 60\nchild 60 IN NS ns\n")
+	empty, err := zone.Parse(child, apex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := zone.Publication{Host: child, Strategy: zone.Simple, TTL: 60, Addresses: addresses("192.0.2.1")} // the fast path has its name
+	step := empty.Plan(zone.Writer{Identity: zone.Identity{Cluster: "cluster00", Instance: "one"}}, zone.Memory{}, host.Normal())
+	p := newPair(t, authoritative.Options{}, base(t), unwatched)
+	p.Drop(origin)
+	if err := p.Taker(child, unwatched)(append(apex, step.Message.Changes...)); err != nil {
+		t.Fatal(err)
+	}
+	wire, err := question(child, dns.TypeDS).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct{ above, want, denied string }{
+		{"", "", child},
+		{"child 60 IN NS ns\n", "", origin},
+		{"child 60 IN NS ns\nchild 60 IN DS " + ds + "\n", ds, ""},
+	} {
+		if row.above != "" {
+			if err := p.Taker(origin, unwatched)(append(base(t), rrs(t, row.above)...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
+			t.Errorf("%q: the fast path answers", row.above)
+		}
+		m := p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)
+		if said(m) != row.want || !m.Authoritative || row.denied != "" && m.Ns[0].Header().Name != row.denied {
+			t.Errorf("%q: %v", row.above, m)
+		}
+	}
+}
+
 // A zone that was not read yet is refused, and not answered from the zone above it, which would deny its names.
 func TestNotReadYet(t *testing.T) {
 	child := "child." + origin
