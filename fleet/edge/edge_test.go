@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,5 +40,32 @@ geo: {region: [IE], database: `+database+`}
 		if err := checkConfig(e, path); !errors.As(err, new(configError)) {
 			t.Errorf("%s: the check says %v", what, err)
 		}
+	}
+}
+
+// A file that changes after the start has read it, and before it is watched, is read again.
+func TestChangeDuringStart(t *testing.T) {
+	conf := fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+kind: EdgeConfig
+listen: {dns: [127.0.0.1], port: %d, metrics: "off", health: "off"}
+zones: [{name: shared.example, primary: "127.0.0.1:1"}]
+geo: {database: /none/geo.mmdb}
+stateDir: %s
+`, testutil.FreePort(t), t.TempDir())
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reads := 0
+	e := env{stdout: io.Discard, stderr: io.Discard, lookupEnv: os.LookupEnv, hangups: func(context.Context) <-chan struct{} { return nil },
+		readFile: func(path string) ([]byte, error) {
+			if !strings.HasSuffix(path, ".mmdb") {
+				return []byte(conf), nil
+			}
+			if reads++; reads == 2 {
+				stop()
+			}
+			return nil, os.ErrNotExist
+		}}
+	if err := serve(ctx, e, "/none/edge.yaml"); err != nil || reads != 2 {
+		t.Errorf("%v; the database was read %d times, want 2", err, reads)
 	}
 }

@@ -77,11 +77,7 @@ func serve(ctx context.Context, e env, path string) error {
 	r := &edge{env: e, path: path, log: log, level: level, checker: healthcheck.New(ctx, log, healthcheck.Options{}),
 		plugin: authoritative.New(authoritative.Options{}), wg: &wg}
 	wg.Go(r.checker.Wait)
-	r.apply(ctx, conf)
-	if conf.geoFault != nil { // serve nevertheless: without the database, only the choice of clusters is worse
-		r.reloads.Count(false)
-		log.Error("cannot read the geo database; until a reload succeeds, clients are located without it", "err", conf.geoFault)
-	}
+	r.apply(ctx, conf) // also with a geoFault, which the reload below logs: without the database, only the choice of clusters is worse
 
 	s := server.New(log, nil,
 		corefile.Plugin{Name: authoritative.Name, Setup: r.plugin.Setup}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup})
@@ -98,7 +94,8 @@ func serve(ctx context.Context, e env, path string) error {
 	health := telemetry.Health{Ready: func() (bool, string) { return ready(r.copies(), &started) }}
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
-	wg.Go(func() { process.FollowFiles(ctx, log, hangups, false, r.files, func() { r.reload(ctx) }) })
+	// Begin with a reload: since readConfig a file may have changed, for example the database, which another container downloads.
+	wg.Go(func() { process.FollowFiles(ctx, log, hangups, true, r.files, func() { r.reload(ctx) }) })
 	<-ctx.Done()
 	log.Info("edge is stopping")
 	return s.Stop()

@@ -54,7 +54,7 @@ func (r *edge) reload(ctx context.Context) {
 	}
 	if err != nil {
 		r.reloads.Count(false)
-		r.log.Error("new configuration refused; the old one keeps serving", "err", err)
+		r.log.Error("configuration, or a file that it names, refused; the edge serves as before", "err", err)
 		return
 	}
 	r.apply(ctx, next)

@@ -20,13 +20,13 @@ type collector struct {
 	reloads *Reloads
 }
 
-// Reloads counts changes of the configuration. The zero value is ready to use, and safe for concurrent use.
+// Reloads counts reloads of the configuration. The zero value is ready to use, and safe for concurrent use.
 type Reloads struct {
 	taken, refused atomic.Uint64
 	stale          atomic.Bool // the last call of Count was with false
 }
 
-// Count records that a changed configuration was taken over or refused. A start without the configured geo database also counts as refused.
+// Count records that a reload took a configuration over or refused it.
 func (r *Reloads) Count(taken bool) {
 	if taken {
 		r.taken.Add(1)
@@ -43,7 +43,7 @@ func configDesc() *prometheus.Desc {
 
 func reloadsDesc() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_reloads_total",
-		"Changed configurations of the edge, taken over or refused; a start without its geo.database counts as refused.",
+		"Reloads of the edge's configuration, the first right after its start: taken over, or refused, also without its geo.database.",
 		[]string{"result"}, nil)
 }
 
