@@ -8,7 +8,7 @@
 package overlay
 
 import (
-	"encoding/json"
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -30,18 +30,19 @@ type Level struct {
 	resolvconf.Overlay
 	// SearchCompletion lets the agent walk these pods' search lists for them. Only the agent uses it, not the plugin. In a
 	// namespace, nil means the value for all pods, where nil means false.
-	SearchCompletion *bool
-	// Annotations lets these pods' annotations take effect. In a namespace, nil means the value for all pods, where nil means true.
-	Annotations *bool
+	SearchCompletion *bool `json:"searchCompletion,omitempty"`
+	// Annotations is Honour or Ignore. In a namespace, "" means the value for all pods, where "" means Honour.
+	Annotations string `json:"annotations,omitempty"`
 }
 
-// Rules are the operator's rules. The zero value changes no settings and lets annotations take effect.
+// Rules are the operator's rules. The zero value changes no settings and lets annotations take effect. Their JSON has the form that Read
+// reads, and equal rules give equal bytes.
 type Rules struct {
 	Level
-	Namespaces map[string]Level   // namespace name → its level, which overrides the level for all pods
-	Limits     resolvconf.Profile // "" is resolvconf.Kubernetes
-	Excess     resolvconf.Excess
-	Unknown    Unknown // "" is Keep
+	Limits     resolvconf.Profile `json:"limits,omitempty"` // "" is resolvconf.Kubernetes
+	Excess     resolvconf.Excess  `json:"excess,omitempty"`
+	Unknown    Unknown            `json:"unknownOptions,omitempty"` // "" is Keep
+	Namespaces map[string]Level   `json:"namespaces,omitempty"`     // namespace name → its level, which overrides the level for all pods
 }
 
 // Unknown selects what happens to an option of an overlay that no resolver knows. Unknown options that the pod has from the runtime stay.
@@ -55,12 +56,16 @@ const (
 	Refuse Unknown = "refuse"
 )
 
-// Values of the keys "annotations" and "excess".
+// Values of the key "annotations": pods' annotations take effect, or not.
 const (
-	honour   = "honour"
-	ignore   = "ignore"
-	truncate = "truncate"
-	refuse   = "refuse"
+	Honour = "honour"
+	Ignore = "ignore"
+)
+
+// Values of the key "excess".
+const (
+	truncate = "truncate" // resolvconf.Truncate, which is "" elsewhere
+	refuse   = string(resolvconf.Refuse)
 )
 
 // Keys of a Level that do not belong to its overlay. The last four are allowed only in the Level for all pods.
@@ -147,8 +152,7 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 		l.SearchCompletion = &is
 	}
 	if a, ok := own[keyAnnotations]; ok {
-		heed := oneOf(r, a, honour, ignore) != ignore
-		l.Annotations = &heed
+		l.Annotations = oneOf(r, a, Honour, Ignore)
 	}
 	l.Overlay = resolvconf.ReadOverlay(r, rest)
 	return own
@@ -190,51 +194,13 @@ func isNamespace(s string) bool {
 	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// MarshalJSON writes the rules in the form that Read reads. Equal rules give equal bytes.
-func (r Rules) MarshalJSON() ([]byte, error) {
-	out := struct {
-		levelJSON
-		Limits     resolvconf.Profile   `json:"limits,omitempty"`
-		Excess     string               `json:"excess,omitempty"`
-		Unknown    Unknown              `json:"unknownOptions,omitempty"`
-		Namespaces map[string]levelJSON `json:"namespaces,omitempty"`
-	}{levelJSON: r.json(), Limits: r.Limits, Unknown: r.Unknown}
-	if r.Excess == resolvconf.Refuse {
-		out.Excess = refuse
-	}
-	for name, l := range r.Namespaces {
-		if out.Namespaces == nil {
-			out.Namespaces = map[string]levelJSON{}
-		}
-		out.Namespaces[name] = l.json()
-	}
-	return json.Marshal(out)
-}
-
-// levelJSON is a Level's JSON form.
-type levelJSON struct {
-	resolvconf.Overlay
-	SearchCompletion *bool  `json:"searchCompletion,omitempty"`
-	Annotations      string `json:"annotations,omitempty"`
-}
-
-func (l Level) json() levelJSON {
-	out := levelJSON{Overlay: l.Overlay, SearchCompletion: l.SearchCompletion}
-	if l.Annotations != nil {
-		if out.Annotations = ignore; *l.Annotations {
-			out.Annotations = honour
-		}
-	}
-	return out
-}
-
 // IsZero reports whether the rules are the default, which changes no settings.
 func (r Rules) IsZero() bool {
 	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate && r.Unknown == ""
 }
 
 func (l Level) isZero() bool {
-	return l.SearchCompletion == nil && l.Annotations == nil && isEmpty(l.Overlay)
+	return l.SearchCompletion == nil && l.Annotations == "" && isEmpty(l.Overlay)
 }
 
 // isEmpty reports whether an overlay changes nothing.
@@ -244,10 +210,7 @@ func isEmpty(o resolvconf.Overlay) bool {
 
 // Completion reports whether the agent may walk the search list for the pods of a namespace that have no annotation about it.
 func (r Rules) Completion(namespace string) bool {
-	value := r.SearchCompletion
-	if own := r.Namespaces[namespace].SearchCompletion; own != nil {
-		value = own
-	}
+	value := cmp.Or(r.Namespaces[namespace].SearchCompletion, r.SearchCompletion)
 	return value != nil && *value
 }
 

@@ -228,8 +228,7 @@ func TestAnnotations(t *testing.T) {
 			t.Errorf("%q: opted out %v, completion %s, ignored %v", value, w.OptOut, completionOf(w), w.Ignored)
 		}
 	}
-	no := false
-	w := Rules{Level: Level{Annotations: &no}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationCompletion: "true"})
+	w := Rules{Level: Level{Annotations: Ignore}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationCompletion: "true"})
 	if w.OptOut || w.SearchCompletion != nil || len(w.Ignored) != 2 {
 		t.Errorf("ignored annotations were heeded: %+v", w)
 	}

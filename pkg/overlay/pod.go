@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -34,14 +35,11 @@ type layer struct {
 // both. field is the rules' path in the configuration, for messages, for example "dns".
 func (r Rules) For(field, namespace string, annotations map[string]string) PodRules {
 	w := PodRules{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
-	heed := r.Annotations == nil || *r.Annotations
 	w.add(field, r.Overlay)
 	if l, ok := r.Namespaces[namespace]; ok {
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
-		if l.Annotations != nil {
-			heed = *l.Annotations
-		}
 	}
+	ignored := cmp.Or(r.Namespaces[namespace].Annotations, r.Annotations) == Ignore
 	for _, a := range []struct {
 		name string
 		read func(*PodRules, string) error
@@ -52,8 +50,8 @@ func (r Rules) For(field, namespace string, annotations map[string]string) PodRu
 			continue
 		}
 		what := "annotation " + a.name
-		if !heed {
-			w.ignore(what, fmt.Errorf("%s is %s in the node's settings for this pod", keyAnnotations, ignore))
+		if ignored {
+			w.ignore(what, fmt.Errorf("%s is %s in the node's settings for this pod", keyAnnotations, Ignore))
 			continue
 		}
 		if err := a.read(&w, value); err != nil {

@@ -44,12 +44,12 @@ func ParseProfile(name string) (Profile, error) {
 }
 
 // Excess selects what happens to settings that exceed the limits.
-type Excess int
+type Excess string
 
 // Truncate cuts the lists at their end, as the kubelet does. Refuse drops an overlay that would make a list exceed its limit.
 const (
-	Truncate Excess = iota
-	Refuse
+	Truncate Excess = ""
+	Refuse   Excess = "refuse"
 )
 
 func (l Limits) complete() Limits {

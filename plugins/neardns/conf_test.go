@@ -53,11 +53,10 @@ func TestParseConfEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	no := false
 	want := &Conf{
 		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", Backend: "nftables", OnUnsupported: "fail", StateDir: "/run/x",
 		PersistDir: "/var/y", LogLevel: slog.LevelDebug,
-		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, Annotations: &no}, Limits: resolvconf.GlibcLegacy},
+		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, Annotations: overlay.Ignore}, Limits: resolvconf.GlibcLegacy},
 		ResolvConf: "off", ResolvConfPaths: []string{"/x/{id}/resolv.conf"}, HostResolvConf: "/run/r",
 		Redirects: []steer.Redirect{redirect4, redirect("fd00:96::a", "fd00:90de:d95::1b"), redirect("10.96.0.11", "169.254.20.12")},
 		Locals: []steer.Local{

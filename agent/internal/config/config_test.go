@@ -141,10 +141,10 @@ snippets:
 	yes, no := true, false
 	want := Node{
 		PodDNS: overlay.Rules{
-			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: &no},
+			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: overlay.Ignore},
 			Namespaces: map[string]overlay.Level{
 				"shop": {Overlay: resolvconf.Overlay{Policy: resolvconf.None, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.11"}, Searches: []string{"a.b"}}},
-					SearchCompletion: &yes, Annotations: &yes},
+					SearchCompletion: &yes, Annotations: overlay.Honour},
 				"other": {SearchCompletion: &no},
 			},
 			Limits: resolvconf.GlibcLegacy, Excess: resolvconf.Refuse,

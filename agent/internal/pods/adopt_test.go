@@ -27,7 +27,7 @@ import (
 
 // An adopted pod has the file that ADD would have written, except that its paths are untried.
 func TestAdopted(t *testing.T) {
-	ignore, yes := false, true
+	yes := true
 	pod := func(change func(*attached.Pod)) attached.Pod {
 		p := attached.Pod{File: "pods-c1-eth0", Network: "pods", ContainerID: "c1", IfName: "eth0", NetNS: "/run/netns/a", Namespace: "shop", Name: "cart",
 			UID: "7c1f", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Annotations: map[string]string{}}
@@ -53,7 +53,7 @@ func TestAdopted(t *testing.T) {
 		}, "none of the pod's nameservers (9.9.9.9)"},
 		"opted out": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{}, func(f *podfile.File) { f.OptOut = true },
 			overlay.AnnotationSteer},
-		"annotations ignored": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{Level: overlay.Level{Annotations: &ignore}},
+		"annotations ignored": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{Level: overlay.Level{Annotations: overlay.Ignore}},
 			func(f *podfile.File) {
 				f.Ignored = []podfile.Ignored{{What: "annotation " + overlay.AnnotationSteer, Why: "annotations is ignore in the node's settings for this pod"}}
 			}, "not been tried yet"},
