@@ -72,41 +72,8 @@ func (l *Level) Unanswered(index int) (bool, error) {
 	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) < stands && now-time.Duration(at.Answered) > good, err
 }
 
-// Reason is why the program passed a query on instead of answering it.
-type Reason uint32
-
-// The reasons.
-const (
-	Packet     Reason = iota + 1 // for example IP options, fragments, padding, a VLAN tag, a checksum that is wrong or of uncertain kind
-	Question                     // the query has a form that the program does not answer
-	Unknown                      // the kernel maps have no answer to the query
-	Old                          // the answer is expired or past Answer.Until
-	Size                         // the answer is too large for the client
-	Kernel                       // a kernel helper failed, for example for lack of memory, or the program interrupted its own run on the CPU
-	Unanswered                   // the query is a sample, or no recent sample of the pod is known to be answered
-	reasons
-
-	// The indexes of the counts that Uncopied reads.
-	copyLimited = reasons
-	copyFull    = copyLimited + 1
-)
-
-func (r Reason) String() string {
-	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel", "unanswered"}[r]
-}
-
-// Passed reads how many queries to served addresses the program passed on since the kernel maps were made, by reason.
-func (l *Level) Passed() (map[Reason]uint64, error) {
-	out := map[Reason]uint64{}
-	for r := Packet; r < reasons; r++ {
-		n, err := l.passed(r)
-		if err != nil {
-			return nil, err
-		}
-		out[r] = n
-	}
-	return out, nil
-}
+// Keys of the kernel map of passes, after those of the reasons for which the program passes a query on (enum passed of hits.bpf.c).
+const copyLimited, copyFull = 8, 9
 
 // Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made. limited counts those whose
 // link had already had 16 queries mirrored in the same 67 ms, and full those for which the ring buffer had no room.
@@ -117,9 +84,10 @@ func (l *Level) Uncopied() (limited, full uint64, err error) {
 	return limited, full, err
 }
 
-func (l *Level) passed(r Reason) (n uint64, err error) {
+// passed reads a value of the kernel map of passes, which has one for each CPU.
+func (l *Level) passed(key uint32) (n uint64, err error) {
 	var cpus []uint64
-	if err := l.objects.Passes.Lookup(uint32(r), &cpus); err != nil {
+	if err := l.objects.Passes.Lookup(key, &cpus); err != nil {
 		return 0, fmt.Errorf("read the counts of queries passed on: %w", err)
 	}
 	for _, c := range cpus {
