@@ -9,11 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // entry returns the plugin's conflist entry: the content of --entry, or what `neardns-agent config show` makes from NodeConfig. The
@@ -112,8 +112,6 @@ func checkEntry(from string, entry []byte) error {
 func (in install) await(ctx context.Context, entry []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, max(in.wait, 0))
 	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
 	for first := true; ; first = false {
 		c, err := in.plan(entry)
 		if err == nil {
@@ -125,10 +123,8 @@ func (in install) await(ctx context.Context, entry []byte) error {
 		if first && in.wait > 0 {
 			in.say("waiting up to %s: %v", in.wait, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, pollEvery) {
 			return err
-		case <-tick.C:
 		}
 	}
 }

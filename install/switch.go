@@ -82,8 +82,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 	defer func() {
 		stop()
-		for range changed { // Watch closes the channel when its goroutines have ended
-		}
+		tick.Drain(changed)
 	}()
 	again := time.NewTimer(k.poll)
 	defer again.Stop()

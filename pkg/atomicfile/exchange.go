@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // ErrMoved means that another program changed or removed the file after it was read, so new contents made from the old ones are out of
@@ -249,8 +251,6 @@ func Lock(ctx context.Context, folder string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
 	for {
 		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -260,11 +260,9 @@ func Lock(ctx context.Context, folder string) (unlock func(), err error) {
 			_ = d.Close()
 			return nil, fmt.Errorf("lock %s: %w", folder, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !tick.Pause(ctx, lockPoll) {
 			_ = d.Close()
 			return nil, fmt.Errorf("another neardns program works on %s: %w", folder, ctx.Err())
-		case <-tick.C:
 		}
 	}
 }

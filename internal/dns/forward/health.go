@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/resourceerr"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -184,13 +185,9 @@ func (s *server) startChecks(a *Block) {
 				h.mu.Unlock()
 				return
 			}
-			pause := time.NewTimer(h.nextPause())
+			pause := h.nextPause()
 			h.mu.Unlock()
-			select {
-			case <-pause.C:
-			case <-s.life.Done():
-			}
-			if h.failing.Load() && h.turn.Load() == 0 && s.life.Err() == nil {
+			if tick.Pause(s.life, pause) && h.failing.Load() && h.turn.Load() == 0 {
 				s.counts.probes.Add(1)
 				s.check(a)
 			}

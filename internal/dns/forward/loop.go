@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // loopType is the type of the queries that detect loops; CoreDNS's loop plugin uses it too. Clients hardly ever send it, so it costs
@@ -74,14 +76,7 @@ func (n *nonces) drop(name string) bool {
 func (a *Block) watchLoops(ctx context.Context) {
 	first := loopFirst()
 	pause := first[0]
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	for round := 1; ; round++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	for round := 1; tick.Pause(ctx, pause); round++ {
 		looped := a.findLoops(ctx)
 		switch {
 		case round < len(first):
@@ -91,7 +86,6 @@ func (a *Block) watchLoops(ctx context.Context) {
 		default:
 			pause = loopLater
 		}
-		timer.Reset(pause)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // ErrNotAsked means that no server block forwards the name with this plugin: the operator's Corefile resolves it in another way.
@@ -118,11 +120,7 @@ func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 	var wg sync.WaitGroup
 	for i, t := range attempts {
 		wg.Go(func() {
-			timer := time.NewTimer(t.after)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
+			if !tick.Pause(ctx, t.after) {
 				return
 			}
 			if errs[i] = a.reach(ctx, t.server, req, t.stream); errs[i] == nil {
