@@ -118,7 +118,7 @@ func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, loca
 	if len(f) < 10 || protocol == "tcp" && f[3] != listening {
 		return "", local, false
 	}
-	at, ok := parseProcAddr(f[1])
+	at, ok := ParseAddr(f[1])
 	wildcard := at.Addr().IsUnspecified() && (at.Addr().Is6() || ap.Addr().Is4())
 	if !ok || at.Port() != ap.Port() || at.Addr() != ap.Addr() && !wildcard {
 		return "", local, false
@@ -126,14 +126,11 @@ func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, loca
 	return f[9], at.Addr(), true
 }
 
-// parseProcAddr parses an address such as "0100007F:0035": 32-bit words in the host's byte order, which is little endian on amd64 and
-// arm64.
-func parseProcAddr(s string) (netip.AddrPort, bool) {
-	addr, port, ok := strings.Cut(s, ":")
-	if !ok {
-		return netip.AddrPort{}, false
-	}
-	raw, err := hex.DecodeString(addr)
+// ParseAddr parses an address of /proc/net/udp or tcp, for example "0100007F:0035": 32-bit words in the host's byte order, which is little
+// endian on amd64 and arm64.
+func ParseAddr(s string) (netip.AddrPort, bool) {
+	address, port, _ := strings.Cut(s, ":")
+	raw, err := hex.DecodeString(address)
 	if err != nil || len(raw)%4 != 0 {
 		return netip.AddrPort{}, false
 	}
@@ -141,12 +138,6 @@ func parseProcAddr(s string) (netip.AddrPort, bool) {
 		slices.Reverse(word)
 	}
 	a, ok := netip.AddrFromSlice(raw)
-	if !ok {
-		return netip.AddrPort{}, false
-	}
 	p, err := strconv.ParseUint(port, 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	return netip.AddrPortFrom(a.Unmap(), uint16(p)), true
+	return netip.AddrPortFrom(a.Unmap(), uint16(p)), ok && err == nil
 }

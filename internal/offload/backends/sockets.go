@@ -1,11 +1,11 @@
 package backends
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/internal/dns/portowners"
 )
 
 // socket is one line of the kernel's list of UDP sockets.
@@ -14,8 +14,8 @@ type socket struct {
 	inode  uint64
 }
 
-// sockets parses /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock). In each line, the third field is the remote address, as 32-bit
-// words of the machine's byte order in hexadecimal, and the tenth is the inode. It skips lines that do not parse, the heading too.
+// sockets parses /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock). In each line, the third field is the remote address, and the
+// tenth is the inode. It skips lines that do not parse, the heading too.
 func sockets(text string) []socket {
 	var out []socket
 	for line := range strings.Lines(text) {
@@ -23,25 +23,11 @@ func sockets(text string) []socket {
 		if len(f) < 10 {
 			continue
 		}
-		remote, ok := remoteOf(f[2])
+		remote, ok := portowners.ParseAddr(f[2])
 		inode, err := strconv.ParseUint(f[9], 10, 64)
 		if ok && err == nil {
 			out = append(out, socket{remote, inode})
 		}
 	}
 	return out
-}
-
-func remoteOf(s string) (netip.AddrPort, bool) {
-	address, port, _ := strings.Cut(s, ":")
-	b, err := hex.DecodeString(address)
-	if err != nil || len(b) != 4 && len(b) != 16 {
-		return netip.AddrPort{}, false
-	}
-	for i := 0; i < len(b); i += 4 {
-		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
-	}
-	n, err := strconv.ParseUint(port, 16, 16)
-	a, ok := netip.AddrFromSlice(b)
-	return netip.AddrPortFrom(a.Unmap(), uint16(n)), ok && err == nil //nolint:gosec // of 16 bits
 }
