@@ -68,6 +68,15 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// ClusterDNS lists the cluster DNS addresses of redirects, in their order.
+func ClusterDNS(redirects []Redirect) []netip.Addr {
+	var out []netip.Addr
+	for _, r := range redirects {
+		out = append(out, r.ClusterDNS)
+	}
+	return out
+}
+
 // JoinAddrs writes addresses into one string, with separator between them.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	var out []string

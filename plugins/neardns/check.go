@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"net/netip"
 	"os"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -103,11 +102,7 @@ func (v *verb) status(context.Context) error {
 	if v.conf.OnUnsupported != unsupportedFail || v.conf.Steer == steerOff {
 		return nil
 	}
-	var addrs []netip.Addr
-	for _, r := range v.conf.Redirects {
-		addrs = append(addrs, r.ClusterDNS)
-	}
-	err := v.backend.Supported(-1, addrs...)
+	err := v.backend.Supported(-1, steer.ClusterDNS(v.conf.Redirects)...)
 	if err == nil {
 		err = checkWritable(v.conf.StateDir)
 	}

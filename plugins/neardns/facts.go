@@ -2,13 +2,13 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -81,11 +81,7 @@ func (v *verb) ways(ns *os.File) []hostnet.Found {
 		return slices.Repeat([]hostnet.Found{{Err: err}}, len(v.conf.Redirects))
 	}
 	defer host.Close()
-	var asked []netip.Addr
-	for _, r := range v.conf.Redirects {
-		asked = append(asked, r.ClusterDNS)
-	}
-	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), asked...)
+	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), steer.ClusterDNS(v.conf.Redirects)...)
 }
 
 // siblings returns the state files of the container's other interfaces in the same netns, because a netns has one pod table for

@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // podSettings is the decision about a pod's DNS settings, and what ADD must write because of it.
@@ -65,10 +66,7 @@ func (v *verb) applySettings(in call, ns *os.File) podSettings {
 // DNS settings, it reads none.
 func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFacts {
 	f := settingsFacts{SandboxErr: errNotSearched}
-	for _, r := range v.conf.Redirects {
-		f.Node.ClusterDNS = append(f.Node.ClusterDNS, r.ClusterDNS)
-	}
-	f.Node.ClusterDomain = v.conf.ClusterDomain
+	f.Node.ClusterDNS, f.Node.ClusterDomain = steer.ClusterDNS(v.conf.Redirects), v.conf.ClusterDomain
 	changes := wanted.Wants() && v.conf.ResolvConf != resolvConfOff
 	if in.byCRI() && !in.SharesHost && (changes || v.conf.DNS == nil) {
 		f.Sandbox, f.SandboxErr = sandbox.Find(v.conf.ResolvConfPaths, in.ContainerID)

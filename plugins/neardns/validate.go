@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
 	"github.com/neardns/neardns/pkg/version"
 )
@@ -158,12 +158,8 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 		r.fault(prefix+f.Field, "%s", f.Message)
 	}
 	if top, err := strict.JSON("", "", raw); err == nil && len(faults) == 0 {
-		var clusterDNS []netip.Addr
-		for _, r := range conf.Redirects {
-			clusterDNS = append(clusterDNS, r.ClusterDNS)
-		}
 		if dns, ok := top.Map()[keyDNS]; ok {
-			for _, w := range overlay.Warnings(dns, conf.Rules, clusterDNS, conf.ClusterDomain) {
+			for _, w := range overlay.Warnings(dns, conf.Rules, steer.ClusterDNS(conf.Redirects), conf.ClusterDomain) {
 				r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + w.Field, Message: w.Message})
 			}
 		}

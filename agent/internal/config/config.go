@@ -360,13 +360,7 @@ func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.St
 func (n *Node) KernelAlone() bool { return n.Arrangement == ArrangementTransparent }
 
 // ClusterDNS lists the cluster DNS addresses.
-func (n *Node) ClusterDNS() []netip.Addr {
-	var out []netip.Addr
-	for _, r := range n.Redirects {
-		out = append(out, r.ClusterDNS)
-	}
-	return out
-}
+func (n *Node) ClusterDNS() []netip.Addr { return steer.ClusterDNS(n.Redirects) }
 
 // steering returns the value of "steer" in the plugin's conflist entry; "" for its default.
 func (n *Node) steering() string {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"encoding/json"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -50,12 +49,8 @@ func podDNS(name string, reload bool) field {
 
 // Warnings returns warnings about podDNS settings that no pod, or no usual pod, can have, each with its position. They are no faults.
 func (n *Node) Warnings() []string {
-	var clusterDNS []netip.Addr
-	for _, r := range n.Redirects {
-		clusterDNS = append(clusterDNS, r.ClusterDNS)
-	}
 	var out []string
-	for _, w := range overlay.Warnings(n.podDNS, n.PodDNS, clusterDNS, n.ClusterDomain) {
+	for _, w := range overlay.Warnings(n.podDNS, n.PodDNS, n.ClusterDNS(), n.ClusterDomain) {
 		out = append(out, w.Error())
 	}
 	return out

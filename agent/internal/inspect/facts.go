@@ -128,12 +128,7 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	return f
 }
 
-func (f *facts) clusterDNS() (out []netip.Addr) {
-	for _, r := range f.want.Redirects {
-		out = append(out, r.ClusterDNS)
-	}
-	return out
-}
+func (f *facts) clusterDNS() []netip.Addr { return steer.ClusterDNS(f.want.Redirects) }
 
 func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
 
