@@ -38,40 +38,23 @@ const (
 // HostResolvConf is the resolv.conf that a kubelet uses unless its configuration names another file.
 const HostResolvConf = "/etc/resolv.conf"
 
-// Settings are the values of one neardns entry. If a field has its zero value, or (except ClusterDomain) the plugin's default, the entry
-// omits the key, and the plugin uses its default.
+// Settings are the values of one neardns entry; their order is that of the keys in the file. If a field has its zero value, or (except
+// ClusterDomain) the plugin's default, the entry omits the key, and the plugin uses its default.
 type Settings struct {
-	Redirects      []steer.Redirect // at least one; Entry adds missing steering addresses
-	ClusterDomain  string
-	LocalAddresses []netip.Addr
-	Backend        string // nftables, iptables or one of iptables' variants; "" or auto lets the plugin choose
-	Steer          string // one of the Steer constants
-	StateDir       string
-	PersistDir     string
-
-	DNS             overlay.Rules // the operator's rules for pods' DNS settings; the entry has only the part for ADD (ForPlugin)
-	ResolvConf      string        // one of the ResolvConf constants
-	ResolvConfPaths []string      // where pods' resolv.conf files are, in the form of sandbox.Patterns; nil: the paths of sandbox.Patterns
-	HostResolvConf  string        // path of the resolv.conf that the node's kubelet uses
-}
-
-// entry is the JSON form of a neardns entry. The order of its fields is the order of the keys in the file.
-type entry struct {
-	Type           string           `json:"type"`
-	Redirects      []steer.Redirect `json:"redirects"`
+	Redirects      []steer.Redirect `json:"redirects"` // at least one; Entry adds missing steering addresses
 	ClusterDomain  string           `json:"clusterDomain,omitempty"`
 	LocalAddresses []netip.Addr     `json:"localAddresses,omitempty"`
-	Backend        string           `json:"backend,omitempty"`
-	Steer          string           `json:"steer,omitempty"`
+	Backend        string           `json:"backend,omitempty"` // nftables, iptables or a variant of it; "" or auto lets the plugin choose
+	Steer          string           `json:"steer,omitempty"`   // one of the Steer constants
 	StateDir       string           `json:"stateDir,omitempty"`
 	PersistDir     string           `json:"persistDir,omitempty"`
 
-	DNS             overlay.Rules `json:"dns,omitzero"`
-	ResolvConf      string        `json:"resolvConf,omitempty"`
-	ResolvConfPaths []string      `json:"resolvConfPaths,omitempty"`
-	HostResolvConf  string        `json:"hostResolvConf,omitempty"`
-
-	Capabilities capabilities `json:"capabilities"`
+	// DNS has the operator's rules for pods' DNS settings; the entry has only the part for ADD (ForPlugin).
+	DNS        overlay.Rules `json:"dns,omitzero"`
+	ResolvConf string        `json:"resolvConf,omitempty"` // one of the ResolvConf constants
+	// ResolvConfPaths are where pods' resolv.conf files are, in the form of sandbox.Patterns; nil means the paths of sandbox.Patterns.
+	ResolvConfPaths []string `json:"resolvConfPaths,omitempty"`
+	HostResolvConf  string   `json:"hostResolvConf,omitempty"` // path of the resolv.conf that the node's kubelet uses
 }
 
 // capabilities are the CNI capabilities of the entry. They make the runtime pass the pod's DNS settings, and the pod's annotations,
@@ -85,31 +68,28 @@ type capabilities struct {
 // compare entries to see whether a list needs a change. The entry always has the steering addresses, so that plugin and agent use
 // the same ones even if their defaults differ.
 func Entry(s Settings) ([]byte, error) {
-	redirects, err := steer.Complete(s.Redirects)
-	if err != nil {
+	var err error
+	if s.Redirects, err = steer.Complete(s.Redirects); err != nil {
 		return nil, fmt.Errorf("render conflist entry: %w", err)
 	}
-	if len(redirects) == 0 {
+	if len(s.Redirects) == 0 {
 		return nil, fmt.Errorf("render conflist entry: no redirects: name at least one cluster DNS address")
 	}
-	e := entry{
-		Type: Type, Redirects: redirects, ClusterDomain: s.ClusterDomain, LocalAddresses: s.LocalAddresses,
-		Backend:    unless(s.Backend, "auto"),
-		Steer:      unless(s.Steer, SteerProven),
-		StateDir:   unless(s.StateDir, nodestate.DefaultStateDir),
-		PersistDir: unless(s.PersistDir, nodestate.DefaultPersistDir),
-
-		DNS:            s.DNS.ForPlugin(),
-		ResolvConf:     unless(s.ResolvConf, ResolvConfAuto),
-		HostResolvConf: unless(s.HostResolvConf, HostResolvConf),
-		Capabilities: capabilities{
-			DNS: true, Annotations: true,
-		},
+	s.Backend = unless(s.Backend, "auto")
+	s.Steer = unless(s.Steer, SteerProven)
+	s.StateDir = unless(s.StateDir, nodestate.DefaultStateDir)
+	s.PersistDir = unless(s.PersistDir, nodestate.DefaultPersistDir)
+	s.DNS = s.DNS.ForPlugin()
+	s.ResolvConf = unless(s.ResolvConf, ResolvConfAuto)
+	s.HostResolvConf = unless(s.HostResolvConf, HostResolvConf)
+	if slices.Equal(s.ResolvConfPaths, sandbox.Patterns()) {
+		s.ResolvConfPaths = nil
 	}
-	if !slices.Equal(s.ResolvConfPaths, sandbox.Patterns()) {
-		e.ResolvConfPaths = s.ResolvConfPaths
-	}
-	out, err := json.MarshalIndent(e, "", "  ")
+	out, err := json.MarshalIndent(struct {
+		Type string `json:"type"`
+		Settings
+		Capabilities capabilities `json:"capabilities"`
+	}{Type, s, capabilities{DNS: true, Annotations: true}}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("render conflist entry: %w", err)
 	}
