@@ -42,13 +42,8 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	class := []string{"server", "type", "zones", "view"}
 	var errs []error
 	counter := func(name, help string, labels []string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: plugin.Namespace, Subsystem: "cache", Name: name, Help: help}, labels)
-		err := reg.Register(v)
-		if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
-			if old, ok := there.ExistingCollector.(*prometheus.CounterVec); ok {
-				return old
-			}
-		}
+		v, err := scrape.Register(reg, prometheus.NewCounterVec(
+			prometheus.CounterOpts{Namespace: plugin.Namespace, Subsystem: "cache", Name: name, Help: help}, labels))
 		errs = append(errs, err)
 		return v
 	}
@@ -64,10 +59,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	m.entries = set.Gauge("coredns_cache_entries", "The number of elements in the cache.", class...)
 	m.bytes = set.Gauge("neardns_cache_bytes", "Memory that the cache takes, its bookkeeping for each entry included.")
 	m.limit = set.Gauge("neardns_cache_limit_bytes", "Memory that the cache may take.")
-	err := reg.Register(set.Read(m.collect))
-	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
-		err = nil // registered by another server of this process, which only tests have
-	}
+	_, err := scrape.Register(reg, set.Read(m.collect)) // only tests have another server in this process, which has registered one
 	m.err = errors.Join(append(errs, err)...)
 	return m
 }

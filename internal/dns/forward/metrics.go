@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -56,22 +55,15 @@ func (s *server) observe(code int, took time.Duration) {
 // proxyDurations returns the histogram of CoreDNS's plugin/pkg/proxy, which does not export it: registering another with its name returns
 // the existing one. It returns nil if the existing one has other labels or another help text.
 func proxyDurations() *prometheus.HistogramVec {
-	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	vec, err := scrape.Register(prometheus.DefaultRegisterer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
 		Buckets: plugin.TimeBuckets, NativeHistogramBucketFactor: plugin.NativeHistogramBucketFactor,
 		Help: "Histogram of the time each request took.",
-	}, []string{"proxy_name", "to", "rcode"})
-	err := prometheus.Register(vec)
-	if err == nil {
-		return vec
+	}, []string{"proxy_name", "to", "rcode"}))
+	if err != nil {
+		return nil
 	}
-	var there prometheus.AlreadyRegisteredError
-	if errors.As(err, &there) {
-		if existing, ok := there.ExistingCollector.(*prometheus.HistogramVec); ok {
-			return existing
-		}
-	}
-	return nil
+	return vec
 }
 
 // Collector returns a collector of all servers' counters. The label server has the server's address, always with the port.

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"errors"
 	"net"
 	"runtime"
 	"runtime/debug"
@@ -12,6 +11,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/metrics/vars"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
 // Setup is the directive's set-up function. The program that assembles the server registers it.
@@ -51,21 +52,13 @@ func Setup(c *caddy.Controller) error {
 // setBuildInfo sets coredns_build_info. The metric belongs to plugin/metrics, which does not export it: registering another with its name
 // returns the existing one.
 func setBuildInfo() {
-	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	vec, err := scrape.Register(prometheus.DefaultRegisterer, prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace,
 		Name:      "build_info",
 		Help:      "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.",
-	}, []string{"version", "revision", "goversion"})
-	if err := prometheus.Register(vec); err != nil {
-		var there prometheus.AlreadyRegisteredError
-		if !errors.As(err, &there) {
-			return // the metric exists with other labels or another help: no build info is better than a wrong one
-		}
-		existing, ok := there.ExistingCollector.(*prometheus.GaugeVec)
-		if !ok {
-			return
-		}
-		vec = existing
+	}, []string{"version", "revision", "goversion"}))
+	if err != nil {
+		return // the metric exists with other labels or another help: no build info is better than a wrong one
 	}
 	vec.WithLabelValues(coreDNSVersion(), "", runtime.Version()).Set(1)
 }

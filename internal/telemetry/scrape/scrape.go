@@ -5,7 +5,11 @@
 // On failure: a wrong number of labels panics at the scrape, as in client_golang.
 package scrape
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Set is a collector of metrics. Add the metrics, then call Read; the zero value is ready.
 type Set struct {
@@ -54,6 +58,17 @@ func (s *Set) Collect(to chan<- prometheus.Metric) { s.read(to) }
 // Send sends a value, with the values of the metric's labels.
 func (m Metric) Send(to chan<- prometheus.Metric, value float64, labels ...string) {
 	to <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+}
+
+// Register registers a collector and returns it, or the one of the same type that has its metrics already.
+func Register[T prometheus.Collector](with prometheus.Registerer, c T) (T, error) {
+	err := with.Register(c)
+	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
+		if old, ok := there.ExistingCollector.(T); ok {
+			return old, nil
+		}
+	}
+	return c, err
 }
 
 // Bool is 1 for true and 0 for false.
