@@ -40,21 +40,17 @@ func (r Rules) For(field, namespace string, annotations map[string]string) PodRu
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
 	}
 	ignored := cmp.Or(r.Namespaces[namespace].Annotations, r.Annotations) == Ignore
-	for _, a := range []struct {
-		name string
-		read func(*PodRules, string) error
-	}{{AnnotationSteer, (*PodRules).steer}, {AnnotationCompletion, (*PodRules).completion}, {AnnotationKernelHits, (*PodRules).kernelHits},
-		{AnnotationParams, (*PodRules).params}} {
-		value, ok := annotations[a.name]
+	for _, name := range []string{AnnotationSteer, AnnotationCompletion, AnnotationKernelHits, AnnotationParams} {
+		value, ok := annotations[name]
 		if !ok {
 			continue
 		}
-		what := "annotation " + a.name
+		what := "annotation " + name
 		if ignored {
 			w.ignore(what, fmt.Errorf("%s is %s in the node's settings for this pod", keyAnnotations, Ignore))
 			continue
 		}
-		if err := a.read(&w, value); err != nil {
+		if err := w.read(name, value); err != nil {
 			w.ignore(what, err)
 		}
 	}
@@ -115,23 +111,19 @@ func (w *PodRules) ignore(what string, why error) {
 	w.Ignored = append(w.Ignored, podfile.Ignored{What: what, Why: strings.ReplaceAll(why.Error(), "\n", "; ")})
 }
 
-func (w *PodRules) steer(value string) error {
-	yes, err := truth(value)
-	w.OptOut, w.OptIn = err == nil && !yes, err == nil && yes
-	return err
-}
-
-func (w *PodRules) completion(value string) error {
-	yes, err := truth(value)
-	if err == nil {
-		w.SearchCompletion = &yes
+// read reads one of the pod's annotations.
+func (w *PodRules) read(name, value string) error {
+	if name == AnnotationParams {
+		return w.params(value)
 	}
-	return err
-}
-
-func (w *PodRules) kernelHits(value string) error {
 	yes, err := truth(value)
-	if err == nil {
+	switch {
+	case err != nil:
+	case name == AnnotationSteer:
+		w.OptOut, w.OptIn = !yes, yes
+	case name == AnnotationCompletion:
+		w.SearchCompletion = &yes
+	case name == AnnotationKernelHits:
 		w.KernelHits = &yes
 	}
 	return err
@@ -171,12 +163,7 @@ func (w PodRules) NamesLocal() bool {
 
 // NeedsNode reports whether Apply needs the node's resolv.conf, because a wanted overlay has a policy other than None.
 func (w PodRules) NeedsNode() bool {
-	for _, l := range w.layers {
-		if l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.layers, func(l layer) bool { return l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None })
 }
 
 // Apply applies the overlays that are wanted for a pod (for all pods, for its namespace, by annotation) to the pod's own settings. A

@@ -238,14 +238,7 @@ func (l line) pair() (key []byte, rest string, isPair bool, err error) {
 }
 
 // colonAt returns the index of the first colon before a space or at the end of text, which ends a key; -1 if there is none.
-func colonAt(text string) int {
-	for i := range len(text) {
-		if text[i] == ':' && (i+1 == len(text) || text[i+1] == ' ') {
-			return i
-		}
-	}
-	return -1
-}
+func colonAt(text string) int { return strings.Index(text+" ", ": ") }
 
 // commentAt returns the index of the space before a comment that follows a plain word, or -1 if there is no comment.
 func commentAt(text string) int { return strings.Index(text, " #") }

@@ -1,6 +1,7 @@
 package resolvconf
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,13 +55,7 @@ const (
 
 func (l Limits) complete() Limits {
 	full := Kubernetes.Limits()
-	for _, f := range []struct{ have, def *int }{{&l.Nameservers, &full.Nameservers}, {&l.Searches, &full.Searches}, {&l.SearchChars,
-		&full.SearchChars}} {
-		if *f.have <= 0 {
-			*f.have = *f.def
-		}
-	}
-	return l
+	return Limits{cmp.Or(l.Nameservers, full.Nameservers), cmp.Or(l.Searches, full.Searches), cmp.Or(l.SearchChars, full.SearchChars)}
 }
 
 // fit cuts s to the limits, in the kubelet's order. It limits the number of nameservers and of search domains, then removes search
