@@ -231,7 +231,10 @@ func (s *server) sound(a *Block) (took time.Duration, err error) {
 	zone := new(dns.Msg).SetQuestion(a.zones[0], dns.TypeNS)
 	began := time.Now()
 	stream := s.tls != nil || a.stream && !s.prefersDatagrams(began)
-	if _, err = s.once(s.life, zone, stream, began.Add(budget)); err == nil || !stream || s.tls != nil {
+	if _, err = s.once(s.life, zone, stream, began.Add(budget)); err == nil && stream {
+		s.streamWorks()
+	}
+	if err == nil || !stream || s.tls != nil {
 		return time.Since(began), err
 	}
 	began = time.Now()
@@ -250,11 +253,7 @@ func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline tim
 		return nil, err
 	}
 	defer s.bufs.put(buf)
-	m, err := s.exchange(ctx, q, wire, way{stream: stream, fresh: true}, deadline)
-	if err == nil && stream {
-		s.streamWorks()
-	}
-	return m, err
+	return s.exchange(ctx, q, wire, way{stream: stream, fresh: true}, deadline)
 }
 
 // prefersDatagrams reports whether UDP is tried before TCP, because TCP has failed.

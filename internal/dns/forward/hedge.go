@@ -90,7 +90,7 @@ func (r *hedgedQuery) plan(stream bool) {
 		}
 	}
 	for i, s := range a.list {
-		if usable(i) && s.health.failing.Load() && !r.isPlanned(s) {
+		if usable(i) && s.health.failing.Load() && !hasServer(r.tries[:r.count], s) {
 			add(s, i, false)
 		}
 	}
@@ -105,8 +105,9 @@ func (r *hedgedQuery) plan(stream bool) {
 	}
 }
 
-func (r *hedgedQuery) isPlanned(s *server) bool {
-	return slices.ContainsFunc(r.tries[:r.count], func(t try) bool { return t.server == s })
+// hasServer reports whether one of the tries goes to s.
+func hasServer(tries []try, s *server) bool {
+	return slices.ContainsFunc(tries, func(t try) bool { return t.server == s })
 }
 
 // allFailing reports whether all servers of the planned tries are failing.

@@ -113,16 +113,9 @@ func (a *Block) findLoops(ctx context.Context) (looped bool) {
 // comesBack sends s a query for a random name, and reports whether it came back to this process.
 func (a *Block) comesBack(ctx context.Context, s *server) (bool, error) {
 	name := a.servers.nonces.add(a.zones[0])
-	req := new(dns.Msg).SetQuestion(name, loopType)
-	buf, wire, err := a.servers.bufs.pack(req)
-	if err != nil {
-		a.servers.nonces.drop(name)
-		return false, err
-	}
-	defer a.servers.bufs.put(buf)
 	now := time.Now()
 	stream := s.tls != nil || a.stream && !s.prefersDatagrams(now)
-	_, err = s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, now.Add(silentEnd))
+	_, err := s.once(ctx, new(dns.Msg).SetQuestion(name, loopType), stream, now.Add(silentEnd))
 	return a.servers.nonces.drop(name), err
 }
 

@@ -149,12 +149,7 @@ func once(errs []error) error {
 
 // reach sends one query to one server over a new connection, and returns why that failed.
 func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
-	buf, wire, err := s.bufs.pack(req)
-	if err != nil {
-		return err // the name has no wire form
-	}
-	defer s.bufs.put(buf)
-	m, err := s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, time.Now().Add(silentEnd))
+	m, err := s.once(ctx, req, stream, time.Now().Add(silentEnd))
 	v := good
 	if err == nil {
 		if v = judge(m, a.holds); v == good || v == truncated || v == lame && a.isLast(s) {

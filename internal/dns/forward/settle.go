@@ -19,7 +19,7 @@ func (r *hedgedQuery) settle(winner int) {
 	}
 	r.settleStreams(now)
 	for i := range r.next {
-		if r.tries[i].state == planned || r.tries[i].again && r.earlier(i) {
+		if r.tries[i].state == planned || r.tries[i].again && hasServer(r.tries[:i], r.tries[i].server) {
 			continue
 		}
 		s := r.tries[i].server
@@ -74,16 +74,6 @@ func (r *hedgedQuery) byDatagram(s *server) (did bool) {
 		}
 	}
 	return did
-}
-
-// earlier reports whether an earlier try than i went to the same server.
-func (r *hedgedQuery) earlier(i int) bool {
-	for j := range i {
-		if r.tries[j].server == r.tries[i].server {
-			return true
-		}
-	}
-	return false
 }
 
 // settleOwn closes the pooled connections of the server that answered well, if another of its tries has a connection but no answer. The
