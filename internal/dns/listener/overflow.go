@@ -58,14 +58,10 @@ func drops(conn *net.UDPConn) int64 {
 	// The index of the drops in SO_MEMINFO's numbers (linux/sock_diag.h, Linux 4.12).
 	const dropsAt = 8
 	var numbers [dropsAt + 1]uint32
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return -1
-	}
 	dropped := int64(-1)
-	_ = raw.Control(func(fd uintptr) { // an error: it is closed
+	control(conn, func(fd int) {
 		size := uint32(unsafe.Sizeof(numbers))
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
 			uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == 0 && size == uint32(unsafe.Sizeof(numbers)) {
 			dropped = int64(numbers[dropsAt])

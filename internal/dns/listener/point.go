@@ -139,16 +139,19 @@ const bufferBytes = 4 << 20
 
 // widen sets a UDP socket's receive buffer to bufferBytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
 func widen(conn *net.UDPConn) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Control(func(fd uintptr) {
+	control(conn, func(fd int) {
 		const given = bufferBytes / 2 // the kernel doubles it (socket(7))
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, given) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, given)
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, given) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, given)
 		}
 	})
+}
+
+// control calls f with a socket's descriptor, unless the socket is closed.
+func control(socket syscall.Conn, f func(fd int)) {
+	if raw, err := socket.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
+	}
 }
 
 // led is a plugin chain with its fast path for the point's address.
@@ -219,17 +222,13 @@ func (p *point) flush() {
 
 // waiting returns the size of the next UDP query in the socket, or the number of connections to accept; 0 if nothing waits.
 func (p *point) waiting() (n int) {
-	raw, err := p.socket.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) { // an error means that the socket is closed, so nothing waits
+	control(p.socket, func(fd int) {
 		if p.protocol == "udp" {
-			n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+			n, _ = unix.IoctlGetInt(fd, unix.SIOCINQ)
 			return
 		}
 		// For a listening socket, tcpi_unacked is the length of the accept queue (tcp_get_info, Linux 2.6.18).
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
+		if info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO); err == nil {
 			n = int(info.Unacked)
 		}
 	})

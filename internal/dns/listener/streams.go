@@ -168,11 +168,7 @@ func (s *streams) drain(idleTill time.Time, cut bool) {
 
 // unread returns how many bytes wait in the socket to be read.
 func (c *stream) unread() (n int) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ) })
+	control(c, func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
 	return n
 }
 
