@@ -60,7 +60,7 @@ func joinAddrs(addresses []netip.Addr) string {
 }
 
 // Directives lists the directives that an operator's Corefile may have, except for metrics: those that are served, and those that the agent
-// takes out.
+// takes out. Only the agent writes the directives for the prober's zone and for an edge.
 func Directives() []string {
 	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
 	for name := range taken() {

@@ -168,14 +168,7 @@ func Blocks(name, text string) ([]Block, error) {
 }
 
 func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
-	valid := directives()
-	for d := range taken() {
-		valid = append(valid, d)
-	}
-	// Only the agent writes the directives for the prober's zone and for an edge.
-	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe || d == dirShared })
-	slices.Sort(valid)
-	valid = slices.Compact(valid)
+	valid := slices.Sorted(slices.Values(append(Directives(), dirMetrics)))
 	blocks, err := caddyfile.Parse(name, strings.NewReader(text), valid)
 	if err != nil {
 		return nil, fmt.Errorf("%w (known directives: %s)", err, strings.Join(valid, ", "))

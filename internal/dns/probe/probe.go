@@ -15,6 +15,8 @@ import (
 
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
 // Zone is the zone of the prober's queries. It is below "invalid" (RFC 6761): a query that takes the fallback gets NXDOMAIN from kube-dns
@@ -53,16 +55,8 @@ func (p *Probe) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 }
 
 func (p *Probe) asks(client net.Addr) bool {
-	var addr netip.Addr
-	switch c := client.(type) {
-	case *net.UDPAddr:
-		addr = c.AddrPort().Addr().Unmap()
-	case *net.TCPAddr:
-		addr = c.AddrPort().Addr().Unmap()
-	default:
-		return false
-	}
-	return addr.IsLoopback() || slices.Contains(p.Sources, addr.WithZone(""))
+	addr := fairshare.Client(client)
+	return addr.IsLoopback() || slices.Contains(p.Sources, addr)
 }
 
 // hasNonce reports whether name is exactly one label below Zone. The prober uses a new label for each query, so that a cache on the way

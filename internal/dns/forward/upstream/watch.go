@@ -4,18 +4,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
-	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
@@ -170,7 +169,7 @@ func names(p string) []string {
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
 	for _, p := range w.paths {
-		data, err := readRegular(p)
+		data, err := atomicfile.Read(p, math.MaxInt32)
 		length := int64(len(data))
 		if err != nil {
 			length = -1
@@ -182,17 +181,4 @@ func (w *watcher) content() [sha256.Size]byte {
 		}
 	}
 	return [sha256.Size]byte(digest.Sum(nil))
-}
-
-// readRegular reads a regular file. It refuses other types, because reading a FIFO would block until a program writes to it.
-func readRegular(p string) ([]byte, error) {
-	f, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, os.ErrInvalid)
-	}
-	return io.ReadAll(f)
 }
