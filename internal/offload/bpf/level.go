@@ -168,30 +168,26 @@ func (l *Level) programs() map[string]**ebpf.Program {
 // pinned loads the pinned maps and programs. It returns false if any pin is missing: none were made yet, or a process was killed while it
 // pinned or removed them.
 func (l *Level) pinned() (bool, error) {
-	var err error
-	for name, to := range l.programs() {
-		*to, err = ebpf.LoadPinnedProgram(filepath.Join(l.folder, name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = l.objects.Close()
-			l.objects = objectObjects{}
-			return false, err
-		}
-		if err != nil {
-			return false, fmt.Errorf("take over the program %s: %w", name, err)
+	err := takeOver("program", l.folder, l.programs(), ebpf.LoadPinnedProgram)
+	if err == nil {
+		err = takeOver("map", l.folder, l.maps(), ebpf.LoadPinnedMap)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = l.objects.Close()
+		l.objects = objectObjects{}
+		return false, err
+	}
+	return err == nil, err
+}
+
+// takeOver loads pinned maps or programs into l's fields for them.
+func takeOver[T any](kind, folder string, fields map[string]*T, load func(string, *ebpf.LoadPinOptions) (T, error)) (err error) {
+	for name, to := range fields {
+		if *to, err = load(filepath.Join(folder, name), nil); err != nil {
+			return fmt.Errorf("take over the %s %s: %w", kind, name, err)
 		}
 	}
-	for name, to := range l.maps() {
-		*to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = l.objects.Close()
-			l.objects = objectObjects{}
-			return false, err
-		}
-		if err != nil {
-			return false, fmt.Errorf("take over the map %s: %w", name, err)
-		}
-	}
-	return true, nil
+	return nil
 }
 
 // pin loads maps and program from the object and pins them in the folder.
