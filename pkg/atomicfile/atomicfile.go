@@ -180,22 +180,16 @@ func Open(path string, flags int) (*os.File, error) {
 // killed. It succeeds if the folder is missing. A modification time that is ahead
 // by more than age counts as old: the clock has stepped back since.
 func Sweep(folder, prefix string, age time.Duration) error {
-	d, err := os.Open(folder)
+	files, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	for _, name := range names {
-		if !strings.HasPrefix(name, prefix) {
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name(), prefix) {
 			continue
 		}
-		path := filepath.Join(folder, name)
-		if st, statErr := os.Lstat(path); statErr == nil && time.Since(st.ModTime()).Abs() > age {
-			err = errors.Join(err, os.Remove(path))
+		if st, statErr := f.Info(); statErr == nil && time.Since(st.ModTime()).Abs() > age {
+			err = errors.Join(err, os.Remove(filepath.Join(folder, f.Name())))
 		}
 	}
 	return err

@@ -418,23 +418,14 @@ func Keys(stateDir string) ([]Key, error) {
 
 // entries returns the sorted names of the files in the pods folder; none if the folder is missing.
 func entries(stateDir string) ([]string, error) {
-	return namesIn(filepath.Join(stateDir, nodestate.PodsName))
-}
-
-func namesIn(dir string) ([]string, error) {
-	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	files, err := os.ReadDir(filepath.Join(stateDir, nodestate.PodsName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list pod files: %w", err)
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("list pod files in %s: %w", dir, err)
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
 	}
-	slices.Sort(names)
 	return names, nil
 }
 
