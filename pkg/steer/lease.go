@@ -89,19 +89,15 @@ func leaseSocket(domain int) (int, error) {
 // have (Host.Lifetime). Call it only right after a probe was answered. ErrNoSwitch means that no rule of the host took the
 // datagram.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
-	if p == TCP {
-		return l.send(addr, PortRenewTCP)
-	}
-	return l.send(addr, PortRenewUDP)
+	renew, _ := LeasePorts(p)
+	return l.send(addr, renew)
 }
 
 // Withdraw ends the lease for the protocol at once. With nftables, open TCP connections to the agent still reach it for ten
 // seconds (the drain).
 func (l *Lease) Withdraw(addr netip.Addr, p Protocol) error {
-	if p == TCP {
-		return l.send(addr, PortWithdrawTCP)
-	}
-	return l.send(addr, PortWithdrawUDP)
+	_, withdraw := LeasePorts(p)
+	return l.send(addr, withdraw)
 }
 
 func (l *Lease) send(addr netip.Addr, port int) error {

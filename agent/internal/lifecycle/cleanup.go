@@ -117,7 +117,7 @@ func (c *cleanup) tables(ctx context.Context) error {
 }
 
 func (c *cleanup) hostRules(context.Context) error {
-	for _, k := range append(c.backend.Others(), c.backend) { // a killed agent may have left the rules of two back ends
+	for _, k := range []rules.Kind{c.backend.Other(), c.backend} { // a killed agent may have left the rules of two back ends
 		if err := removeRules(k); err != nil {
 			return err
 		}

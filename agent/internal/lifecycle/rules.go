@@ -64,14 +64,12 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 // always has rules, and rewrites the pods' rules. The added rules have no lease yet, so kube-dns answers. If no other back end has rules,
 // replaceRules does nothing.
 func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
-	for _, other := range k.Others() {
-		old, err := other.OpenStanding()
-		if err == nil && old != nil {
-			err = errors.Join(a.replace(ctx, k, own, old, p, registry), old.Close())
-		}
-		if err != nil {
-			return fmt.Errorf("take over from the %s back end: %w", other, err)
-		}
+	old, err := k.Other().OpenStanding()
+	if err == nil && old != nil {
+		err = errors.Join(a.replace(ctx, k, own, old, p, registry), old.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("take over from the %s back end: %w", k.Other(), err)
 	}
 	return nil
 }

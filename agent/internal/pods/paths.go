@@ -208,7 +208,7 @@ func (p *Pods) shrink(was, box *sandbox) error {
 		return err
 	}
 	p.leaving.Store(box.files[0].NetNSInode, time.Now().Add(leaveTime))
-	return p.removeOthers(box.ns)
+	return removeOf(p.backend.Other(), box.ns)
 }
 
 // endLeaving removes a pod table that is kept only for answers that are still to come (leaveTime), because the table would rewrite the

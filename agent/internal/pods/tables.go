@@ -143,16 +143,7 @@ func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 
 // remove removes the rules of every back end from a netns.
 func (p *Pods) remove(ns *os.File) error {
-	return errors.Join(removeOf(p.backend, ns), p.removeOthers(ns))
-}
-
-// removeOthers removes the rules of all back ends but the current one from a netns.
-func (p *Pods) removeOthers(ns *os.File) error {
-	var errs []error
-	for _, other := range p.backend.Others() {
-		errs = append(errs, removeOf(other, ns))
-	}
-	return errors.Join(errs...)
+	return errors.Join(removeOf(p.backend, ns), removeOf(p.backend.Other(), ns))
 }
 
 // RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. After an error a pod

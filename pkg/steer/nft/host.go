@@ -105,20 +105,17 @@ func interfaces(name string, links []string) set {
 // hostFamily has the part of a host description that concerns one IP family.
 type hostFamily struct {
 	*family
+	host      steer.Host       // the description of both families
 	redirects []steer.Redirect // the redirects in served, and those of Host.FallbackOnly
 	served    []steer.Redirect // Host.Redirects of this IP family
 	locals    []steer.Local
 	zones     []uint16 // conntrack zone of each local address, in the same order as locals
-	intercept bool
-	exempt    []netip.Addr
 	ceded     []netip.Addr
-	ownLocals bool
-	health    uint16
 }
 
 func hostOf(h steer.Host, f *family) hostFamily {
-	hf := hostFamily{family: f, intercept: h.InterceptNode, exempt: h.Exempt, ownLocals: h.OwnLocals, health: h.HealthPort}
-	for _, a := range sortedAddrs(h.Ceded) {
+	hf := hostFamily{family: f, host: h}
+	for _, a := range slices.SortedFunc(slices.Values(h.Ceded), netip.Addr.Compare) {
 		if a.Is4() == f.is4() {
 			hf.ceded = append(hf.ceded, a)
 		}
@@ -165,7 +162,7 @@ func (hf hostFamily) sets() []set {
 		ours.elements = append(ours.elements, keyElement(l.Address))
 		cluster.elements = append(cluster.elements, mapElement(l.Address, l.ClusterDNS))
 	}
-	if hf.intercept {
+	if hf.host.InterceptNode {
 		for _, r := range hf.served {
 			intercept.elements = append(intercept.elements, mapElement(r.ClusterDNS, r.Steering))
 			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
@@ -173,13 +170,13 @@ func (hf hostFamily) sets() []set {
 	}
 	linkAndAddr := []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}
 	exempt := set{name: hf.name("exempt"), key: addr, contents: atLeast}
-	for _, a := range hf.exempt {
+	for _, a := range hf.host.Exempt {
 		if a.Is4() == hf.is4() {
 			exempt.elements = append(exempt.elements, keyElement(a))
 		}
 	}
 	sets := hf.evidenceSets()
-	if hf.intercept {
+	if hf.host.InterceptNode {
 		sets = append(sets, set{name: hf.name("direct"), key: conn[:2], contents: dynamic, timeout: directMemory, size: connBound})
 	}
 	return append([]set{
@@ -260,7 +257,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	fb.rules = append(fb.rules, hf.toKubeDNS()...)
 
 	answer := chain{name: hf.name("answers"), rules: []rule{f.rule().notrack().end()}}
-	if hf.intercept {
+	if hf.host.InterceptNode {
 		// The answer to an intercepted query must come from the cluster DNS address, which the client queried.
 		answer.rules = append(answer.rules, f.rule().notIn(clientDest, hf.name("direct")).setSaddrFrom(hf.name("answer")).end())
 	}
@@ -270,7 +267,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 // noteDirect returns a rule that, with node interception, records clients that name the steering address, as pod trials do: their
 // answers must come from there.
 func (hf hostFamily) noteDirect() []rule {
-	if !hf.intercept {
+	if !hf.host.InterceptNode {
 		return nil
 	}
 	return []rule{hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end()}
@@ -306,7 +303,7 @@ func (hf hostFamily) output() []rule {
 	rules = append(rules, hf.ownProber()...)
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		rules = append(rules, f.rule().sport(p, 53).in(sourceKey, hf.name("ours")).goTo(hf.name("answers")))
-		if hf.ownLocals {
+		if hf.host.OwnLocals {
 			rules = append(rules, f.rule().dport(p, 53).in(destKey, hf.name("ours")).goTo(hf.name("own_"+p.String())))
 			continue
 		}

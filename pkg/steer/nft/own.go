@@ -1,11 +1,6 @@
 package nft
 
-import (
-	"net/netip"
-	"slices"
-
-	"github.com/neardns/neardns/pkg/steer"
-)
+import "github.com/neardns/neardns/pkg/steer"
 
 // This file has the rules for addresses that the node's own processes query: local addresses where neardns replaced a NodeLocal
 // DNSCache, and a cluster DNS address on neardns's link. NodeLocal DNSCache may start again at any time, and must then get its
@@ -54,7 +49,7 @@ func (hf hostFamily) cededChains() []chain {
 // ownChains returns the chains for queries of the node's own processes to the agent's addresses. They check only for a lease,
 // because in the output hook a socket match would find the sender's own socket.
 func (hf hostFamily) ownChains() []chain {
-	if !hf.ownLocals {
+	if !hf.host.OwnLocals {
 		return nil
 	}
 	f := hf.family
@@ -78,7 +73,7 @@ func (hf hostFamily) ownChains() []chain {
 // ownProber returns rules for queries of a prober without its own netns (D-031): those from ProbeSource go to the agent, those
 // from FallbackCheckSource to kube-dns.
 func (hf hostFamily) ownProber() []rule {
-	if !hf.ownLocals {
+	if !hf.host.OwnLocals {
 		return nil
 	}
 	ours := hf.name("ours")
@@ -91,21 +86,21 @@ func (hf hostFamily) ownProber() []rule {
 // healthProbes returns rules that keep the kubelet's health probes of a local address, and the answers to them, out of
 // conntrack (kubernetes/dns#352).
 func (hf hostFamily) healthProbes() []rule {
-	if hf.health == 0 {
+	if hf.host.HealthPort == 0 {
 		return nil
 	}
 	var rules []rule
 	for _, l := range hf.locals {
 		rules = append(rules,
-			hf.rule().dport(steer.TCP, hf.health).daddr(l.Address).notrack().end(),
-			hf.rule().sport(steer.TCP, hf.health).saddr(l.Address).notrack().end())
+			hf.rule().dport(steer.TCP, hf.host.HealthPort).daddr(l.Address).notrack().end(),
+			hf.rule().sport(steer.TCP, hf.host.HealthPort).saddr(l.Address).notrack().end())
 	}
 	return rules
 }
 
 // ownInput returns rules that write the local address as source into kube-dns's answers to processes of the node.
 func (hf hostFamily) ownInput() []rule {
-	if !hf.ownLocals {
+	if !hf.host.OwnLocals {
 		return nil
 	}
 	return hf.postrouting()
@@ -114,7 +109,7 @@ func (hf hostFamily) ownInput() []rule {
 // ownNAT returns a rule that masquerades the node's own queries to kube-dns. A process that queries an address of this host
 // gets that address as source, and kube-dns on another node could not send an answer there.
 func (hf hostFamily) ownNAT() []rule {
-	if !hf.ownLocals {
+	if !hf.host.OwnLocals {
 		return nil
 	}
 	return []rule{hf.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end()}
@@ -130,8 +125,4 @@ func (hf hostFamily) skipUplinkServices() []rule {
 		}
 	}
 	return rules
-}
-
-func sortedAddrs(in []netip.Addr) []netip.Addr {
-	return slices.SortedFunc(slices.Values(in), netip.Addr.Compare)
 }

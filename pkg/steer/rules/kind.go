@@ -127,13 +127,13 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	return errors.Join(n.Supported(addrs...), n.Close())
 }
 
-// Others lists the back ends that are not alike to k (see Alike) and may have rules from before k was chosen. It names only one
+// Other returns the back end that is not alike to k (see Alike) and may have rules from before k was chosen. For nftables it is one
 // variant of iptables, because the iptables back end removes the chains of both variants.
-func (k Kind) Others() []Kind {
+func (k Kind) Other() Kind {
 	if k.isIptables() {
-		return []Kind{{}}
+		return Kind{}
 	}
-	return []Kind{{variant: iptables.NFT}}
+	return Kind{variant: iptables.NFT}
 }
 
 // OpenStanding opens the back end's existing rules in the calling thread's netns, which is the host's. If there are none, or
