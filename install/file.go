@@ -39,11 +39,3 @@ func withRemedy(err error) error {
 // rename renames a finished file durably: after a return without error, a power cut does not undo it. Both names must be in the same
 // folder, because containerd does not notice a file that is moved in from another one.
 func rename(from, to string) error { return atomicfile.Rename(from, to, true) }
-
-// remove removes a file durably: after a return without error, a power cut does not bring it back. A missing file is no error.
-func remove(file string) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return atomicfile.SyncFolder(filepath.Dir(file))
-}

@@ -82,7 +82,7 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 			c.from, name, slices.Min(after))
 	}
 	if slices.Contains(names, name) {
-		if err := c.ownLeftover(); err != nil {
+		if err := c.ownLeftover(list); err != nil {
 			return nil, err
 		}
 	}
@@ -90,9 +90,9 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 }
 
 // ownLeftover returns nil if the .conflist that exists next to the .conf or .json has the same network name and plugin types (except
-// neardns), as one that an earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its
+// neardns) as list, as one that an earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its
 // file.
-func (c *change) ownLeftover() error {
+func (c *change) ownLeftover(list []byte) error {
 	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
 	// open refuses a pipe, which would block the read.
 	there, err := open(filepath.Split(c.to))
@@ -100,10 +100,6 @@ func (c *change) ownLeftover() error {
 		return err
 	}
 	have, err := conflist.Read(there.before)
-	if err != nil {
-		return errors.Join(both, err)
-	}
-	list, err := conflist.FromPlugin(c.before)
 	if err != nil {
 		return errors.Join(both, err)
 	}

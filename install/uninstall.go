@@ -60,7 +60,7 @@ func (un uninstall) run(ctx context.Context) error {
 		un.say("would remove %s", target)
 		return nil
 	}
-	if err := remove(target); err != nil {
+	if err := atomicfile.Remove(target); err != nil {
 		return fmt.Errorf("remove plugin: %w", err)
 	}
 	un.say("removed %s", target)

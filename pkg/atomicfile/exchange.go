@@ -95,7 +95,7 @@ func replace(temp, to string, before []byte) error {
 	out, err := lastText(temp, before)
 	open := hasWriter(temp) // another program may have opened it after the check above
 	if err == nil && bytes.Equal(out, before) && !open {
-		return remove(temp)
+		return Remove(temp)
 	}
 	// The owner wrote during the exchange or may still write: exchange again to restore its text. If the owner has written again by then,
 	// restore that newer text, and so on, until the file that comes out is the one that was put in last. A limit could lose the owner's last
@@ -106,7 +106,7 @@ func replace(temp, to string, before []byte) error {
 		}
 		back := out
 		if out, err = os.ReadFile(temp); err == nil && bytes.Equal(out, placed) {
-			return errors.Join(ErrMoved, remove(temp))
+			return errors.Join(ErrMoved, Remove(temp))
 		}
 		placed = back
 	}
@@ -162,7 +162,7 @@ func (x Exchanger) Remove(file string, before []byte) error {
 	}
 	now, err := lastText(aside, before)
 	if err == nil && bytes.Equal(now, before) {
-		return remove(aside)
+		return Remove(aside)
 	}
 	back := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, file, unix.RENAME_NOREPLACE)
 	if errors.Is(back, unix.EEXIST) { // the owner has made a new file meanwhile
@@ -171,8 +171,8 @@ func (x Exchanger) Remove(file string, before []byte) error {
 	return errors.Join(back, err, ErrMoved)
 }
 
-// remove removes a file and syncs its folder, so that a power cut does not restore it. It succeeds if the file is missing.
-func remove(file string) error {
+// Remove removes a file and syncs its folder, so that a power cut does not restore it. It succeeds if the file is missing.
+func Remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
