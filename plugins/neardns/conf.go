@@ -162,12 +162,9 @@ func (r *confReader) own(c *Conf) {
 	if !strict.IsDomain(c.ClusterDomain) {
 		r.fault("clusterDomain", "%q is not a domain name: write it like %s", c.ClusterDomain, domainDefault)
 	}
-	r.text("backend", &c.Backend)
-	r.oneOf("backend", c.Backend, backendAuto, rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy)
-	r.text("steer", &c.Steer)
-	r.oneOf("steer", c.Steer, steerProven, steerAlways, steerOff)
-	r.text("onUnsupported", &c.OnUnsupported)
-	r.oneOf("onUnsupported", c.OnUnsupported, unsupportedAllow, unsupportedFail)
+	r.oneOf("backend", &c.Backend, backendAuto, rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy)
+	r.oneOf("steer", &c.Steer, steerProven, steerAlways, steerOff)
+	r.oneOf("onUnsupported", &c.OnUnsupported, unsupportedAllow, unsupportedFail)
 	r.path("stateDir", &c.StateDir)
 	r.path("persistDir", &c.PersistDir)
 	r.logging(c)

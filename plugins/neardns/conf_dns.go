@@ -22,8 +22,7 @@ const (
 
 // podDNSKeys reads the keys about pods' DNS settings: which settings pods get, and where the resolv.conf files are.
 func (r *confReader) podDNSKeys(c *Conf) {
-	r.text(keyResolvConf, &c.ResolvConf)
-	r.oneOf(keyResolvConf, c.ResolvConf, resolvConfAuto, resolvConfOff)
+	r.oneOf(keyResolvConf, &c.ResolvConf, resolvConfAuto, resolvConfOff)
 	r.path(keyHostResolvConf, &c.HostResolvConf)
 	if v, ok := r.top[keyResolvConfPaths]; ok {
 		items := v.Items()

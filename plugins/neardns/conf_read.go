@@ -47,8 +47,7 @@ func (r *confReader) logging(c *Conf) {
 		r.path("logFile", &c.LogFile)
 	}
 	level := "info"
-	r.text("logLevel", &level)
-	r.oneOf("logLevel", level, "debug", "info", "warn", "error")
+	r.oneOf("logLevel", &level, "debug", "info", "warn", "error")
 	if c.LogLevel.UnmarshalText([]byte(level)) != nil {
 		c.LogLevel = slog.LevelInfo // oneOf has reported the fault
 	}
@@ -107,8 +106,10 @@ func (r *confReader) text(key string, into *string) {
 	}
 }
 
-func (r *confReader) oneOf(key, value string, allowed ...string) {
-	r.OneOf(strict.Value{Field: key}, value, allowed...)
+// oneOf reads a string as text does, and reports a fault if it is not one of allowed.
+func (r *confReader) oneOf(key string, into *string, allowed ...string) {
+	r.text(key, into)
+	r.OneOf(strict.Value{Field: key}, *into, allowed...)
 }
 
 // path reads an absolute path. If the value is not one, path reports a fault and leaves the default in *into.
