@@ -90,8 +90,8 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 }
 
 // ownLeftover returns nil if the .conflist that exists next to the .conf or .json has the same network name and plugin types (except
-// neardns) as list, as one that an earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its
-// file.
+// neardns) as list, as one that an earlier run made from it. Both exist if that run was cut off, or if the network's own installer has
+// restored its file.
 func (c *change) ownLeftover(list []byte) error {
 	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
 	// open refuses a pipe, which would block the read.
