@@ -18,7 +18,7 @@ func tail(log string) string {
 // fault that looks for them lasts 11 s.
 const freshFor = 15 * time.Second
 
-// fill has the cache query all names, so that all were queried before.
+// fill has the cache query names that it has not, so that all of them are as old as filled says: it would answer others from what it has.
 func (s *stand) fill() {
 	s.t.Helper()
 	if time.Since(s.filled) < freshFor && s.kept() >= 0.99 {
@@ -28,8 +28,9 @@ func (s *stand) fill() {
 	if s.name == "ours" {
 		rate /= 2 // what is beyond the misses that one pod may have in flight is shed
 	}
+	s.first += filled
 	fill := load.Plan{Duration: time.Second * filled / time.Duration(rate), Streams: []load.Stream{
-		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, Names: filled, Rate: rate, Sockets: 20}),
+		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.first, Names: filled, Rate: rate, Sockets: 20}),
 		s.stream(load.Stream{Name: "hot", Way: load.UDP, Label: hotLabel, Zone: hotZone, Names: hot, Rate: hot, Sockets: 20}),
 	}}
 	begun := time.Now()
@@ -51,7 +52,7 @@ func (s *stand) kept() float64 {
 	// Another part each time: what this looks up is in the cache from then on.
 	s.sample = (s.sample + sampled) % (filled - sampled)
 	b := s.ask(load.Plan{Duration: time.Second * sampled / rate, Streams: []load.Stream{
-		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.sample, Names: sampled, Rate: rate, Sockets: 20}),
+		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.first + s.sample, Names: sampled, Rate: rate, Sockets: 20}),
 	}})["kept"]
 	sum := b.All()
 	return max(0, float64(sum.Cache)-float64(s.filler.Load()-before)) / float64(sum.Sent)

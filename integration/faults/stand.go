@@ -50,6 +50,7 @@ type stand struct {
 	noisy  *testutil.Pod // floods
 	server *testutil.Process
 	filled time.Time // when its cache was last filled
+	first  int       // of the names that it was filled with
 	sample int       // first of the filled names that kept queried last
 	asked  int       // names that were queried once, so far
 
