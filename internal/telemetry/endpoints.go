@@ -58,40 +58,31 @@ func serveJSON(mux *http.ServeMux, values map[string]func() any) {
 	}
 }
 
-// alive answers a liveness probe.
-func (h Health) alive(w http.ResponseWriter, text string) {
-	if h.Alive != nil {
-		if ok, why := h.Alive(); !ok {
-			http.Error(w, "not alive: "+why, http.StatusServiceUnavailable)
-			return
+// probe answers text if check reports true or is nil, and otherwise 503, prefix and the reason.
+func probe(check func() (bool, string), text, prefix string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if check != nil {
+			if ok, why := check(); !ok {
+				http.Error(w, prefix+why, http.StatusServiceUnavailable)
+				return
+			}
 		}
+		_, _ = io.WriteString(w, text) // a client that is gone needs no answer
 	}
-	_, _ = io.WriteString(w, text) // a client that is gone needs no answer
 }
 
 // Handler serves /healthz (Alive) and /readyz (Ready).
-func (h Health) Handler() http.Handler { return h.mux() }
-
-func (h Health) mux() *http.ServeMux {
+func (h Health) Handler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		h.alive(w, "alive\n")
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		ready, why := h.Ready()
-		if !ready {
-			http.Error(w, "not ready: "+why, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ready\n")
-	})
+	mux.Handle("GET /healthz", probe(h.Alive, "alive\n", "not alive: "))
+	mux.Handle("GET /readyz", probe(h.Ready, "ready\n", "not ready: "))
 	return mux
 }
 
 // SocketHandler serves what Handler does, and /status, /pods, /config and /entry. Some of these name the node's pods, so only root may read
 // them.
 func (h Health) SocketHandler() http.Handler {
-	mux := h.mux()
+	mux := h.Handler()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
 	if h.Entry != nil {
 		mux.HandleFunc("GET /entry", h.Entry)
@@ -105,16 +96,8 @@ func (h Health) SocketHandler() http.Handler {
 // NodeCacheHandler serves the paths of CoreDNS's plugins health and ready: /health (Alive) and /ready (Ready).
 func (h Health) NodeCacheHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		h.alive(w, "OK")
-	})
-	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if ready, why := h.Ready(); !ready {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "OK")
-	})
+	mux.Handle("GET /health", probe(h.Alive, "OK", "not alive: "))
+	mux.Handle("GET /ready", probe(h.Ready, "OK", ""))
 	return mux
 }
 
@@ -123,26 +106,17 @@ func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.Add
 	if !addr.IsValid() {
 		return
 	}
-	ServeAt(ctx, log, name, addr.String(), handler)
+	ServeAt(ctx, log, name, addr.String(), handler, nil)
 }
 
-// ServeAt is ServeTCP for an address as package net reads it, such as ":9253".
-func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler) {
-	serve(ctx, log.With("endpoint", name, "addr", addr), handler, func() (net.Listener, error) {
-		var lc net.ListenConfig
-		l, err := lc.Listen(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		return &fairListener{Listener: l, max: maxConns}, nil
-	})
-}
-
-// ServeTLS is ServeAt over TLS. conf is called for each connection, so that renewed files are used.
-func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, conf func() (*tls.Config, error)) {
+// ServeAt is ServeTCP for an address as package net reads it, such as ":9253". If secure is not nil, it serves over TLS; secure is called
+// for each connection, so that renewed files are used.
+func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, secure func() (*tls.Config, error)) {
 	log = log.With("endpoint", name, "addr", addr)
-	if _, err := conf(); err != nil {
-		log.Error("TLS configuration of the endpoint is invalid; every handshake fails until it is fixed", "err", err)
+	if secure != nil {
+		if _, err := secure(); err != nil {
+			log.Error("TLS configuration of the endpoint is invalid; every handshake fails until it is fixed", "err", err)
+		}
 	}
 	serve(ctx, log, handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
@@ -150,9 +124,12 @@ func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler 
 		if err != nil {
 			return nil, err
 		}
-		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf() }
-		secure := &tls.Config{GetConfigForClient: each} //nolint:gosec // conf has the lowest version
-		return tls.NewListener(&fairListener{Listener: l, max: maxConns}, secure), nil
+		fair := &fairListener{Listener: l, max: maxConns}
+		if secure == nil {
+			return fair, nil
+		}
+		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return secure() }
+		return tls.NewListener(fair, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // secure has the lowest version
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -20,57 +21,42 @@ type endpoint struct {
 	secure     bool // served over TLS, because -tls-enabled is set
 }
 
-// endpoints runs the HTTP endpoints that the current Corefile template and the flags name.
-type endpoints struct {
-	ctx     context.Context // its end stops all endpoints
-	serve   func(ctx context.Context, e endpoint)
-	mu      sync.Mutex        // guards the field below
-	running map[string]func() // by endpoint.key: stops a running endpoint
-}
-
-// follow starts the wanted endpoints that do not run yet, and stops those that are no longer wanted.
-func (e *endpoints) follow(wanted []endpoint) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for key, stop := range e.running {
-		if !slices.ContainsFunc(wanted, func(w endpoint) bool { return w.key() == key }) {
-			stop()
-			delete(e.running, key)
-		}
-	}
-	for _, w := range wanted {
-		if e.running[w.key()] != nil || e.ctx.Err() != nil {
-			continue
-		}
-		ctx, cancel := context.WithCancel(e.ctx)
-		e.running[w.key()] = cancel
-		e.serve(ctx, w)
-	}
-}
-
-func (w endpoint) key() string { return w.name + " " + w.addr }
-
-// serve implements role.serve: it runs the endpoints that the flags and the template name, until ctx ends.
+// serve implements role.serve: it runs the endpoints that the flags and the current Corefile template name, until ctx ends.
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
 	m.Collect(c.faults.Collector())
 	handlers := map[string]http.Handler{"metrics": metrics, "health": h.NodeCacheHandler()}
-	e := &endpoints{ctx: ctx, running: map[string]func(){}, serve: func(ctx context.Context, w endpoint) {
-		wg.Go(func() {
-			select { // wait for the link, because most endpoints listen at an address of it
-			case <-c.linked:
-				if w.secure {
-					telemetry.ServeTLS(ctx, c.log, w.name, w.addr, handlers[w.name], c.tlsConfig)
-					return
-				}
-				telemetry.ServeAt(ctx, c.log, w.name, w.addr, handlers[w.name])
-			case <-ctx.Done():
-			}
-		})
-	}}
+	running := map[endpoint]func(){} // with the function that stops the endpoint
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endpoints = e
-	e.follow(c.wanted())
+	c.follow = func() {
+		wanted := c.wanted()
+		maps.DeleteFunc(running, func(e endpoint, stop func()) bool {
+			gone := !slices.Contains(wanted, e)
+			if gone {
+				stop()
+			}
+			return gone
+		})
+		for _, e := range wanted {
+			if running[e] != nil || ctx.Err() != nil {
+				continue
+			}
+			one, stop := context.WithCancel(ctx)
+			running[e] = stop
+			var secure func() (*tls.Config, error)
+			if e.secure {
+				secure = c.tlsConfig
+			}
+			wg.Go(func() {
+				select { // wait for the link, because most endpoints listen at an address of it
+				case <-c.linked:
+					telemetry.ServeAt(one, c.log, e.name, e.addr, handlers[e.name], secure)
+				case <-one.Done():
+				}
+			})
+		}
+	}
+	c.follow()
 }
 
 // wanted lists the endpoints that flags and template name, without those whose address conflicts with an earlier one's. The caller holds

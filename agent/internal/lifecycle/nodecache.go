@@ -93,11 +93,11 @@ type nodeCache struct {
 	linked   chan struct{} // closed after the first attempt to make the link and its addresses, even if it failed
 	once     sync.Once     // closes linked
 
-	mu        sync.Mutex // guards the fields below
-	loaded    bool       // a template was valid at least once
-	written   string     // the Corefile text that was last written to the -conf file
-	survey    nodecache.Survey
-	endpoints *endpoints // nil until serve is called
+	mu      sync.Mutex // guards the fields below, and is held while follow runs
+	loaded  bool       // a template was valid at least once
+	written string     // the Corefile text that was last written to the -conf file
+	survey  nodecache.Survey
+	follow  func() // starts and stops HTTP endpoints as flags and template now name them; nil until serve is called
 }
 
 // read returns the parts of a NodeConfig that the agent uses. They come from flags, so every call returns the same.
@@ -138,8 +138,8 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	}
 	c.loaded, c.survey = true, survey
 	c.write(t.Text)
-	if c.endpoints != nil {
-		c.endpoints.follow(c.wanted())
+	if c.follow != nil {
+		c.follow()
 	}
 	return p, up, nil
 }
