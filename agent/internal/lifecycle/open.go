@@ -133,9 +133,9 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		return nil, err
 	}
 	parts := node.Parts{
-		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
+		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: iptables.EnsureAccepts,
 		Lease: o.lease, Prober: probes, Pods: o.registry, Verified: &verifiedFallbacks{dir: o.plan.Folders.Persist, backend: a.backend},
-		Surroundings: surroundings{}, Uplinks: rules.Uplinks,
+		FallbackLost: fallbackLost, Uplinks: rules.Uplinks,
 		Upstreams: upstreamChecker{o.upstreams, o.server},
 		Recorder:  recorder{o.metrics},
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -21,22 +20,11 @@ import (
 type nodeLink struct{}
 
 func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
-	done, err := link.Ensure(link.Config{Name: name, Addresses: addresses})
-	if !done.Any() {
-		return "", err
-	}
-	return done.String(), err
+	return link.Ensure(link.Config{Name: name, Addresses: addresses})
 }
 
 func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return link.Watch(ctx, link.Config{})
-}
-
-// firewall implements node.Firewall with rules in the filter table of iptables that accept DNS packets.
-type firewall struct{}
-
-func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
-	return iptables.EnsureAccepts(addresses, legacy)
 }
 
 // missingFeatures describes what the agent cannot do without the missing iptables programs. The slim image has none of them. It returns nil
@@ -65,23 +53,21 @@ func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
 	return proof.ClusterDNS, nil
 }
 
-// surroundings implements node.Surroundings: it finds out whether a failed fallback check is due to the fallback or to kube-dns being
-// down, by querying kube-dns as the host's own processes do.
-type surroundings struct{}
-
-func (surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string {
-	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
-		return "" // kube-dns may be down, so the fallback may not be at fault
-	}
-	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
-}
-
 func (p *verifiedFallbacks) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
 		return nodestate.ProofFile(p.dir).Remove()
 	}
 	return nodestate.ProofFile(p.dir).Write(nodestate.Proof{ClusterDNS: proven,
 		Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
+}
+
+// fallbackLost finds out whether a failed fallback check is due to the fallback or to kube-dns being down, by querying kube-dns as the
+// host's own processes do.
+func fallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string {
+	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
+		return "" // kube-dns may be down, so the fallback may not be at fault
+	}
+	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }
 
 // recorder implements node.Recorder with the metrics.

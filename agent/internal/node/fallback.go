@@ -19,8 +19,8 @@ const (
 	checkLater    = 30 * time.Second
 	checkTimeout  = 2 * time.Second
 	checkFailures = 3
-	// If a fallback has failed for lostAfter, the agent calls Surroundings.FallbackLost every checkLater, which decides whether the fallback
-	// is lost for good or kube-dns may only be down.
+	// If a fallback has failed for lostAfter, the agent calls FallbackLost every checkLater, which decides whether the fallback is lost for
+	// good or kube-dns may only be down.
 	lostAfter = 3 * time.Minute
 )
 
@@ -89,11 +89,10 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 				}
 				due[r.ClusterDNS] = now.Add(checkSoon)
 				// If the agent may answer the host's own queries, an answer does not show that kube-dns works.
-				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= checkLater &&
-					n.Surroundings != nil && !s.InterceptsNode() {
+				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= checkLater && !s.InterceptsNode() {
 					looked[r.ClusterDNS] = now
 					askCtx, cancel := context.WithTimeout(ctx, checkTimeout)
-					n.noteLost(r.ClusterDNS, n.Surroundings.FallbackLost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
+					n.noteLost(r.ClusterDNS, n.FallbackLost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
 					cancel()
 				}
 			}

@@ -68,13 +68,6 @@ type Rules interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Firewall adds rules that accept DNS packets to and from the agent's addresses, if the host's own filter has policy DROP. Ensure returns
-// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that check starts a few
-// processes.
-type Firewall interface {
-	Ensure(addresses []netip.Addr, legacy bool) (repaired string, err error)
-}
-
 // Lease sends the lease datagrams.
 type Lease interface {
 	Renew(addr netip.Addr, p steer.Protocol) error
@@ -113,13 +106,6 @@ type VerifiedFallbacks interface {
 	Write(proven []netip.Addr) error
 }
 
-// Surroundings queries kube-dns as the host's own processes do.
-type Surroundings interface {
-	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that
-	// fall back. It returns "" if kube-dns may only be down. It is not called if the agent may answer the host's own queries.
-	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
-}
-
 // Upstreams are the servers to which the agent forwards misses for names of the cluster.
 type Upstreams interface {
 	Status() []forward.Status
@@ -151,13 +137,15 @@ type Recorder interface {
 	CanQuery(ok bool) // whether upstreams answer the agent's own queries for names that pods need
 }
 
-// Parts are the implementations that Run works with. All fields except Upstreams, Surroundings and Evidence are required.
+// Parts are the implementations that Run works with. All fields except Upstreams and Evidence are required.
 type Parts struct {
-	Log      *slog.Logger
-	Server   Server
-	Link     Link
-	Rules    Rules
-	Firewall Firewall
+	Log    *slog.Logger
+	Server Server
+	Link   Link
+	Rules  Rules
+	// Firewall adds rules that accept DNS packets to and from the agent's addresses, if the host's own filter has policy DROP. It returns
+	// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that check starts a few processes.
+	Firewall func(addresses []netip.Addr, legacy bool) (repaired string, err error)
 	Lease    Lease
 	Prober   Prober
 	Pods     Pods
@@ -166,8 +154,9 @@ type Parts struct {
 	Recorder Recorder
 	// Upstreams show whether misses can be forwarded, and appear in the status. If nil, leases do not depend on upstreams.
 	Upstreams Upstreams
-	// Surroundings distinguishes a fallback that is lost for good from a kube-dns that is down. If nil, no fallback counts as lost.
-	Surroundings Surroundings
+	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that
+	// fall back. It returns "" if kube-dns may only be down. It is not called if the agent may answer the host's own queries.
+	FallbackLost func(ctx context.Context, clusterDNS netip.Addr, name string) string
 	// Evidence finds pods whose queries do not reach the agent. If nil, the agent does not look for such pods.
 	Evidence Evidence
 }

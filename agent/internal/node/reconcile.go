@@ -49,7 +49,7 @@ func (n *Node) reconcileFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil
 	}
-	err := n.repairPart("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
+	err := n.repairPart("firewall", func() (string, error) { return n.Firewall(s.Addresses(), deep || n.lacksLease()) })
 	if err != nil && !n.lacksLease() {
 		return nil
 	}

@@ -198,10 +198,8 @@ func (r worldRules) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return out, nil
 }
 
-type worldFirewall struct{ *world }
-
-func (f worldFirewall) Ensure(_ []netip.Addr, legacy bool) (string, error) {
-	return "", f.call("firewall legacy=%t", legacy)
+func (w *world) ensureFirewall(_ []netip.Addr, legacy bool) (string, error) {
+	return "", w.call("firewall legacy=%t", legacy)
 }
 
 type worldLease struct{ *world }
@@ -256,7 +254,7 @@ func (worldPods) DueTrials(pods.Lease, func(netip.Addr) pods.Fallback) pods.Due 
 func (worldPods) RunTrial(context.Context, pods.Trial, pods.Lease, time.Duration, func(netip.Addr) pods.Fallback) {
 }
 
-func (w *world) FallbackLost(context.Context, netip.Addr, string) string {
+func (w *world) fallbackLost(context.Context, netip.Addr, string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost
@@ -348,8 +346,8 @@ func plainPlan() plan.Plan {
 func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, func()) {
 	t.Helper()
 	n := New(self, s, Parts{
-		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
-		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Verified: worldProofs{w}, Surroundings: w,
+		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: w.ensureFirewall,
+		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Verified: worldProofs{w}, FallbackLost: w.fallbackLost,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
 	if w.asked != nil {

@@ -35,20 +35,6 @@ const (
 	kindBridge = "bridge"
 )
 
-// Changes lists what Ensure changed. If it changed nothing, only Kind is set.
-type Changes struct {
-	Kind     string         // "dummy" or "bridge"; empty if Ensure could neither find nor create the link
-	Created  bool           // the link was missing
-	Repaired []string       // properties of the link that were corrected, for the log
-	Added    []netip.Addr   // wanted addresses that were missing or had wrong properties
-	Removed  []netip.Prefix // addresses on the link that are not wanted
-}
-
-// Any reports whether anything was changed.
-func (c Changes) Any() bool {
-	return c.Created || len(c.Repaired)+len(c.Added)+len(c.Removed) > 0
-}
-
 // ConflictError means that another link or a route already uses an address. Retrying does not help; the operator has to act.
 type ConflictError struct {
 	Address netip.Addr
@@ -64,28 +50,29 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("address %s is already routed elsewhere (%s): choose another address", e.Address, e.Route)
 }
 
-// Ensure gives the link the properties and addresses of cfg. It is idempotent. It removes all other addresses from the link, because the
-// configuration no longer has them, and pods could reach them without the switch's protection.
-func Ensure(cfg Config) (Changes, error) {
-	var done Changes
+// Ensure gives the link the properties and addresses of cfg, and returns a description of what it changed; "" for nothing. It is
+// idempotent. It removes all other addresses from the link, because the configuration no longer has them, and pods could reach them without
+// the switch's protection.
+func Ensure(cfg Config) (changed string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
-		return done, err
+		return "", err
 	}
 	defer k.Close()
 	l, created, err := k.ensureLink(cfg.Name)
 	if err != nil {
-		return done, fmt.Errorf("link %s: %w", cfg.Name, err)
+		return "", fmt.Errorf("link %s: %w", cfg.Name, err)
 	}
-	done.Kind, done.Created = l.Type(), created
-	var errs []error
-	if done.Repaired, err = k.repair(l, cfg); err != nil {
-		errs = append(errs, fmt.Errorf("link %s: %w", cfg.Name, err))
+	var done []string
+	if created {
+		done = append(done, "created "+l.Type())
 	}
-	if err := k.ensureAddresses(l, cfg.Addresses, &done); err != nil {
-		errs = append(errs, err)
+	repaired, err := k.repair(l, cfg)
+	if err != nil {
+		err = fmt.Errorf("link %s: %w", cfg.Name, err)
 	}
-	return done, errors.Join(errs...)
+	moved, addressErr := k.ensureAddresses(l, cfg.Addresses)
+	return strings.Join(slices.Concat(done, repaired, moved), ", "), errors.Join(err, addressErr)
 }
 
 // Remove deletes the link with its addresses. It succeeds if there is no such link, and returns an error for a link of that name that
@@ -216,19 +203,21 @@ func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 	return e.Done()
 }
 
-// ensureAddresses adds missing addresses, replaces those with wrong properties and removes those that are not wanted.
-func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes) error {
+// ensureAddresses adds missing addresses, replaces those with wrong properties and removes those that are not wanted. It returns
+// descriptions of what it changed.
+func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, error) {
 	have, err := k.listAddresses(l, want)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var added, removed []string
 	var errs []error
 	for _, a := range have.bad {
 		prefix := prefixOf(a)
 		if err := k.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, fmt.Errorf("remove address %s from link %s: %w", prefix, l.Attrs().Name, err))
 		} else if !slices.Contains(want, prefix.Addr()) {
-			done.Removed = append(done.Removed, prefix)
+			removed = append(removed, "removed "+prefix.String())
 		}
 	}
 	for _, addr := range want {
@@ -243,9 +232,9 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes
 			errs = append(errs, fmt.Errorf("add address %s to link %s: %w", addr, l.Attrs().Name, err))
 			continue
 		}
-		done.Added = append(done.Added, addr)
+		added = append(added, "added "+addr.String())
 	}
-	return errors.Join(errs...)
+	return append(added, removed...), errors.Join(errs...)
 }
 
 // addrOf returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
@@ -278,20 +267,4 @@ func prefixOf(a netlink.Addr) netip.Prefix {
 	addr, _ := netip.AddrFromSlice(a.IP)
 	ones, _ := a.Mask.Size()
 	return netip.PrefixFrom(addr.Unmap(), ones)
-}
-
-// String lists the changes for a log line.
-func (c Changes) String() string {
-	var parts []string
-	if c.Created {
-		parts = append(parts, "created "+c.Kind)
-	}
-	parts = append(parts, c.Repaired...)
-	for _, a := range c.Added {
-		parts = append(parts, "added "+a.String())
-	}
-	for _, p := range c.Removed {
-		parts = append(parts, "removed "+p.String())
-	}
-	return strings.Join(parts, ", ")
 }
