@@ -13,21 +13,23 @@ import (
 
 const program = "neardns-agent"
 
+// env has those parts of the process that tests replace.
+type env = lifecycle.Env
+
 func rootCommand(e env) *cobra.Command {
-	root := cli.New(program, "a DNS cache on every node", e.version)
+	root := cli.New(program, "a DNS cache on every node", e.Version)
 	root.AddCommand(nodeCommand(e), nodecacheCommand(e), hostsCommand(e), readyCommand(e), statusCommand(e), doctorCommand(e), podsCommand(e),
-		queryCommand(e), configCommand(e), cleanupCommand(e), cli.Version(program, e.version), edgeCommand())
+		queryCommand(e), configCommand(e), cleanupCommand(e), cli.Version(program, e.Version), edgeCommand())
 	return root
 }
 
 // run executes the command line and returns the exit code.
-func run(ctx context.Context, e env) int {
-	args := e.args
+func run(ctx context.Context, e env, args []string) int {
 	if len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "-h" && args[0] != "--help" {
 		// Flags without a command are those of node-cache: a manifest of NodeLocal DNSCache in which only the image was changed.
 		args = append([]string{nodecacheName}, args...)
 	}
-	return cli.Run(ctx, rootCommand(e), args, e.stdout, e.stderr)
+	return cli.Run(ctx, rootCommand(e), args, e.Stdout, e.Stderr)
 }
 
 // edgeCommand returns the former command `edge`, which only names the program that replaced it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -21,19 +22,22 @@ import (
 )
 
 // fake is an env whose files are a map and which reads nothing from the machine.
-func fake(files map[string]string, args ...string) (env, *bytes.Buffer, *bytes.Buffer) {
+func fake(files map[string]string) (env, *bytes.Buffer, *bytes.Buffer) {
 	var stdout, stderr bytes.Buffer
 	return env{
-		args: args, stdout: &stdout, stderr: &stderr, version: "v0.0.0-test",
-		lookupEnv: func(string) (string, bool) { return "", false },
-		readFile: func(path string) ([]byte, error) {
-			text, ok := files[path]
-			if !ok {
-				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-			}
-			return []byte(text), nil
+		Env: config.Env{
+			LookupEnv: func(string) (string, bool) { return "", false },
+			ReadFile: func(path string) ([]byte, error) {
+				text, ok := files[path]
+				if !ok {
+					return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+				}
+				return []byte(text), nil
+			},
+			Glob: filepath.Glob,
 		},
-		hangups: func(context.Context) <-chan struct{} { return nil },
+		Stdout: &stdout, Stderr: &stderr, Version: "v0.0.0-test",
+		Hangups: func(context.Context) <-chan struct{} { return nil },
 	}, &stdout, &stderr
 }
 
@@ -125,8 +129,8 @@ func TestCommandLine(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e, stdout, stderr := fake(tc.files, tc.args...)
-			if code := run(t.Context(), e); code != tc.code {
+			e, stdout, stderr := fake(tc.files)
+			if code := run(t.Context(), e, tc.args); code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
 			if !strings.Contains(stdout.String(), tc.out) {

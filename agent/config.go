@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,13 +20,13 @@ import (
 )
 
 // configFlag adds the flag --config, which every command that reads the configuration has.
-func configFlag(c *cobra.Command, path *string) {
-	c.Flags().StringVar(path, "config", "", "NodeConfig `FILE`; without it, each value is detected on the node or is the default")
+func configFlag(c *cobra.Command) (path *string) {
+	return c.Flags().String("config", "", "NodeConfig `FILE`; without it, each value is detected on the node or is the default")
 }
 
 // loadConfig reads the NodeConfig file. If it has faults, the error has exit code 2.
 func loadConfig(e env, path string) (*config.Node, error) {
-	n, err := config.Load(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
+	n, err := config.Load(path, e.Env)
 	if err != nil {
 		return nil, badConfig(err)
 	}
@@ -35,26 +34,26 @@ func loadConfig(e env, path string) (*config.Node, error) {
 }
 
 func configCommand(e env) *cobra.Command {
-	var path, format string
+	var format string
 	var rendered bool
 	check := &cobra.Command{Use: "check", Short: "check the configuration file and the files that it names"}
-	configFlag(check, &path)
-	check.RunE = func(*cobra.Command, []string) error { return checkConfig(e, path) }
+	checked := configFlag(check)
+	check.RunE = func(*cobra.Command, []string) error { return checkConfig(e, *checked) }
 	show := &cobra.Command{Use: "show", Short: "print the configuration in effect, with the source of each value"}
-	configFlag(show, &path)
+	shown := configFlag(show)
 	show.Flags().BoolVar(&rendered, "corefile", false, "print the Corefile that is rendered from it")
 	show.Flags().StringVar(&format, "format", "yaml", "output `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
 		"kubelet: the DNS settings in the kubelet's configuration, as JSON; no output if no file of the kubelet is found")
 	show.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case rendered:
-			return showCorefile(e, path)
+			return showCorefile(e, *shown)
 		case format == "yaml":
-			return showConfig(c.Context(), e, path)
+			return showConfig(c.Context(), e, *shown)
 		case format == "conflist-entry":
-			return showEntry(e, path)
+			return showEntry(e, *shown)
 		case format == "kubelet":
-			return showKubelet(e, path)
+			return showKubelet(e, *shown)
 		}
 		return cli.Usagef("--format %q: yaml, conflist-entry or kubelet", format)
 	}
@@ -63,7 +62,7 @@ func configCommand(e env) *cobra.Command {
 
 // render checks a configuration and the files that it names, and returns the Corefile that the agent would use.
 func render(e env, n *config.Node, path string) (string, error) {
-	p, _, err := plan.Read(n, e.readFile, "config")
+	p, _, err := plan.Read(n, e.ReadFile, "config")
 	if err != nil {
 		return "", badConfig(err)
 	}
@@ -90,7 +89,7 @@ func checkConfig(e env, path string) error {
 		// A running agent ignores unknown keys (D-040). This command reports them as a fault, because they may be misspelled.
 		return badConfig(errors.New(strings.Join(unknown, "\n")))
 	}
-	_, err = fmt.Fprintln(e.stdout, "configuration is good")
+	_, err = fmt.Fprintln(e.Stdout, "configuration is good")
 	return err
 }
 
@@ -113,7 +112,7 @@ func showCorefile(e env, path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(e.stdout, text)
+	_, err = io.WriteString(e.Stdout, text)
 	return err
 }
 
@@ -129,7 +128,7 @@ func showEntry(e env, path string) error {
 	if err != nil {
 		return badConfig(err)
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s\n", entry)
+	_, err = fmt.Fprintf(e.Stdout, "%s\n", entry)
 	return err
 }
 
@@ -140,11 +139,11 @@ func showConfig(ctx context.Context, e env, path string) error {
 		return err
 	}
 	n, fault := in.Conf, in.Fault
-	if p, _, err := plan.Read(n, e.readFile, "config"); err == nil && n.Upstreams.Auto {
+	if p, _, err := plan.Read(n, e.ReadFile, "config"); err == nil && n.Upstreams.Auto {
 		n.Remark("upstreams.external", p.External)
 	}
 	warn(e, n.Unknown())
-	if _, err := fmt.Fprint(e.stdout, n.Show()); err != nil {
+	if _, err := fmt.Fprint(e.Stdout, n.Show()); err != nil {
 		return err
 	}
 	if fault != nil {
@@ -155,7 +154,7 @@ func showConfig(ctx context.Context, e env, path string) error {
 
 func warn(e env, lines []string) {
 	for _, l := range lines {
-		fmt.Fprintln(e.stderr, "warning:", l)
+		fmt.Fprintln(e.Stderr, "warning:", l)
 	}
 }
 
@@ -166,11 +165,11 @@ func showKubelet(e env, path string) error {
 		return err
 	}
 	warn(e, n.Unknown())
-	k, ok, err := n.Kubelet(config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
+	k, ok, err := n.Kubelet(e.Env)
 	if err != nil {
 		return badConfig(err)
 	} else if !ok {
 		return nil
 	}
-	return json.NewEncoder(e.stdout).Encode(k)
+	return json.NewEncoder(e.Stdout).Encode(k)
 }

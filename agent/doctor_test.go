@@ -29,10 +29,10 @@ func TestDoctorChangesNothing(t *testing.T) {
 		code int
 	}{{nil, "\nDEGRADED: ", cli.Degraded}, {[]string{"--json"}, `"good": false`, cli.Degraded},
 		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", cli.Failed}} { // the findings are printed all the same
-		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir},
-			tc.args...)...)
+		e, stdout, stderr := fake(map[string]string{conf: text})
+		args := append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir}, tc.args...)
 		var code int
-		ns.Do(func() { code = run(t.Context(), e) })
+		ns.Do(func() { code = run(t.Context(), e, args) })
 		if code != tc.code || !strings.Contains(stdout.String(), tc.want) {
 			t.Errorf("doctor %v: exit code %d\n%s%s", tc.args, code, stdout, stderr)
 		}

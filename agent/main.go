@@ -6,12 +6,20 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/internal/process"
+	"github.com/neardns/neardns/pkg/version"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, realEnv())
+	code := run(ctx, env{
+		Env:    config.Env{LookupEnv: os.LookupEnv, ReadFile: os.ReadFile, Glob: filepath.Glob},
+		Stdout: os.Stdout, Stderr: os.Stderr, Hangups: process.Hangups, Version: version.String(),
+	}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }

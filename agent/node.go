@@ -13,12 +13,6 @@ import (
 	"github.com/neardns/neardns/pkg/attached"
 )
 
-// surroundings returns the part of e that package lifecycle uses.
-func surroundings(e env) lifecycle.Env {
-	return lifecycle.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups,
-		Version: e.version}
-}
-
 // checkCapability returns an error if the process lacks CAP_NET_ADMIN, so that the agent fails before it changes anything.
 func checkCapability() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -34,8 +28,7 @@ func checkCapability() error {
 func nodeCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "node", Short: "run the agent: this node's DNS cache (the command of the DaemonSet)"}
 	var o lifecycle.Options
-	configFlag(c, &o.Config)
-	fs := c.Flags()
+	path, fs := configFlag(c), c.Flags()
 	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the running agent even if it is newer than this one")
 	fs.StringVar(&o.PodDir, "pod-dir", "",
 		"`FOLDER` that exists as long as this agent's pod: take over from an older pod's agent, and serve a status socket there")
@@ -52,7 +45,8 @@ func nodeCommand(e env) *cobra.Command {
 		if err := checkCapability(); err != nil {
 			return err
 		}
-		return ended(lifecycle.Node(c.Context(), surroundings(e), o))
+		o.Config = *path
+		return ended(lifecycle.Node(c.Context(), e, o))
 	}
 	return c
 }

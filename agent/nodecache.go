@@ -21,20 +21,20 @@ func nodecacheCommand(e env) *cobra.Command {
 		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 		Short: "run in place of NodeLocal DNSCache's node-cache, with its flags and Corefile template; flags without a command run this one",
 		RunE: func(c *cobra.Command, args []string) error {
-			opts, err := nodecache.Parse(args, e.stdout)
+			opts, err := nodecache.Parse(args, e.Stdout)
 			switch {
 			case errors.Is(err, flag.ErrHelp):
 				return nil
 			case err != nil:
 				return badConfig(err)
 			case opts.ShowVersion:
-				_, err := fmt.Fprintln(e.stdout, program, e.version)
+				_, err := fmt.Fprintln(e.Stdout, program, e.Version)
 				return err
 			case opts.ShowPlugins:
-				_, err := fmt.Fprintln(e.stdout, strings.Join(corefile.Directives(), "\n"))
+				_, err := fmt.Fprintln(e.Stdout, strings.Join(corefile.Directives(), "\n"))
 				return err
 			}
-			return ended(lifecycle.NodeCache(c.Context(), surroundings(e), opts))
+			return ended(lifecycle.NodeCache(c.Context(), e, opts))
 		},
 	}
 }

@@ -11,19 +11,18 @@ import (
 
 func podsCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, which server answers them and why, query counts"}
-	var path string
-	configFlag(c, &path)
+	path := configFlag(c)
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if _, err := out.Format(); err != nil {
 			return err
 		}
-		conf, err := loadConfig(e, path)
+		conf, err := loadConfig(e, *path)
 		if err != nil {
 			return err
 		}
 		views, noAgent := (&inspect.Inspector{Conf: conf}).Pods(c.Context())
-		if err := out.Print(e.stdout, views, func() string { return inspect.PodsText(views) }); err != nil {
+		if err := out.Print(e.Stdout, views, func() string { return inspect.PodsText(views) }); err != nil {
 			return err
 		}
 		if noAgent != nil {

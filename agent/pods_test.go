@@ -29,8 +29,9 @@ func TestPodsCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := "stateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
-	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines}, "pods", "--config", "/node.yaml")
-	if code := run(t.Context(), e); code != cli.Degraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
+	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines})
+	args := []string{"pods", "--config", "/node.yaml"}
+	if code := run(t.Context(), e, args); code != cli.Degraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
 		t.Errorf("without an agent: %d\n%s%s", code, out, errs)
 	}
 	conf, err := loadConfig(e, "/node.yaml")
@@ -50,8 +51,7 @@ func TestPodsCommand(t *testing.T) {
 	testutil.RequireRoot(t) // a real socket, which another goroutine makes
 	testutil.Eventually(t, func() error {
 		out.Reset()
-		e.args = []string{"pods", "--config", "/node.yaml", "--json"}
-		if code := run(t.Context(), e); code != cli.Good {
+		if code := run(t.Context(), e, append(args, "--json")); code != cli.Good {
 			return fmt.Errorf("exit code %d", code)
 		}
 		return nil

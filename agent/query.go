@@ -9,8 +9,7 @@ import (
 
 func queryCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "query NAME", Short: "query a name at the cache, at kube-dns and from a pod; show which server answered"}
-	var path string
-	configFlag(c, &path)
+	path := configFlag(c)
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return cli.Usagef("write one name, such as kubernetes.default.svc.cluster.local")
@@ -28,7 +27,7 @@ func queryCommand(e env) *cobra.Command {
 		if !ok {
 			return cli.Usagef("--type %s: there is no such record type", *kind)
 		}
-		in, err := inspector(c.Context(), e, path)
+		in, err := inspector(c.Context(), e, *path)
 		if err != nil {
 			return err
 		}
@@ -36,7 +35,7 @@ func queryCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return out.Print(e.stdout, l, func() string { return inspect.LookupText(l) })
+		return out.Print(e.Stdout, l, func() string { return inspect.LookupText(l) })
 	}
 	return c
 }

@@ -13,11 +13,10 @@ import (
 
 func readyCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "ready", Short: "report whether the agent serves and has its leases, for the kubelet's probes"}
-	var path string
-	configFlag(c, &path)
+	path := configFlag(c)
 	podDir := c.Flags().String("pod-dir", "", "`FOLDER` that the agent got as its --pod-dir; default: check the active agent")
 	alive := c.Flags().Bool("alive", false, "report only whether the agent is alive: the process answers and none of its loops hangs")
-	c.RunE = func(c *cobra.Command, _ []string) error { return ready(c.Context(), e, path, *podDir, *alive) }
+	c.RunE = func(c *cobra.Command, _ []string) error { return ready(c.Context(), e, *path, *podDir, *alive) }
 	return c
 }
 
@@ -39,7 +38,7 @@ func ready(ctx context.Context, e env, path, dir string, alive bool) error {
 	if err != nil {
 		return &cli.ExitError{Code: cli.Degraded, Err: err}
 	}
-	if _, err = e.stdout.Write(text); err == nil && !good {
+	if _, err = e.Stdout.Write(text); err == nil && !good {
 		err = &cli.ExitError{Code: cli.Degraded}
 	}
 	return err

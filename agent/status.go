@@ -4,13 +4,11 @@ import (
 	"context"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/tick"
@@ -19,26 +17,19 @@ import (
 // watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// inEffect returns this node's configuration: the file's, else that of the running agent, else a detected one. fault is set if the file has
-// one but an agent runs; conf is then the agent's.
-func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
-	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
-	if err != nil {
-		return nil, nil, badConfig(err)
-	}
-	return conf, fault, nil
-}
-
-// inspector returns an Inspector with the configuration in effect.
+// inspector returns an Inspector with this node's configuration: the file's, else that of the running agent, else a detected one. If the
+// file has a fault but an agent runs, the Inspector has the agent's configuration and the fault.
 func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, error) {
-	conf, fault, err := inEffect(ctx, e, path)
-	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.readFile}, err
+	conf, fault, err := inspect.InEffect(ctx, path, e.Env)
+	if err != nil {
+		return nil, badConfig(err)
+	}
+	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.ReadFile}, nil
 }
 
 func statusCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "show whether the agent serves, its leases, faults, upstreams and pods"}
-	var path string
-	configFlag(c, &path)
+	path := configFlag(c)
 	watch := c.Flags().Bool("watch", false, "refresh every 2 s; show which server answers, query rates, busiest pods")
 	out := cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -50,9 +41,9 @@ func statusCommand(e env) *cobra.Command {
 			if format != "" {
 				return cli.Usagef("--watch and -o %s: use one of them", format)
 			}
-			return watchStatus(c.Context(), e, path)
+			return watchStatus(c.Context(), e, *path)
 		}
-		in, err := inspector(c.Context(), e, path)
+		in, err := inspector(c.Context(), e, *path)
 		if err != nil {
 			return err
 		}
@@ -60,7 +51,7 @@ func statusCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := out.Print(e.stdout, s, func() string { return s.Text(format == "wide") }); err != nil {
+		if err := out.Print(e.Stdout, s, func() string { return s.Text(format == "wide") }); err != nil {
 			return err
 		}
 		if !s.Good() {
@@ -86,8 +77,8 @@ func watchStatus(ctx context.Context, e env, path string) error {
 		if err != nil {
 			return err
 		}
-		rows, cols := terminal(e.stdout)
-		if _, err := io.WriteString(e.stdout, inspect.Frame(now.Text(before), rows, cols)); err != nil {
+		rows, cols := terminal(e.Stdout)
+		if _, err := io.WriteString(e.Stdout, inspect.Frame(now.Text(before), rows, cols)); err != nil {
 			return err
 		}
 		before = now

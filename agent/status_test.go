@@ -27,8 +27,8 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 	ns := testutil.NewNS(t, "watch")
 	dir := t.TempDir()
 	text := head + "redirects: [10.96.0.10]\nstateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
-	e, _, stderr := fake(map[string]string{"/node.yaml": text}, "status", "--watch", "--config", "/node.yaml")
-	e.stdout = out
+	e, _, stderr := fake(map[string]string{"/node.yaml": text})
+	e.Stdout = out
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	health := telemetry.Health{
@@ -39,7 +39,7 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), dir+"/"+nodestate.AgentSocketName, health.SocketHandler())
 	})
 	code := make(chan int, 1)
-	wg.Go(func() { ns.Do(func() { code <- run(ctx, e) }) })
+	wg.Go(func() { ns.Do(func() { code <- run(ctx, e, []string{"status", "--watch", "--config", "/node.yaml"}) }) })
 	return func() int {
 		stop()
 		wg.Wait()

@@ -58,7 +58,7 @@ const (
 
 // loadHosts reads the configuration for the role `hosts`, with that role's default ports.
 func loadHosts(e Env, path string) (*config.Node, error) {
-	n, err := load(e, path)
+	n, err := config.Load(path, e.Env)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -19,7 +20,7 @@ func TestHostsListen(t *testing.T) {
 		{"listen: {metrics: \"0.0.0.0:9253\"}\n", "0.0.0.0:9253 127.0.0.1:9264"},
 		{"listen: {metrics: off, health: \"127.0.0.1:9254\"}\n", "invalid AddrPort 127.0.0.1:9254"},
 	} {
-		e := Env{
+		e := Env{Env: config.Env{
 			LookupEnv: func(name string) (string, bool) { return "192.0.2.7", name == "NODE_IP" },
 			ReadFile: func(path string) ([]byte, error) {
 				if path != "node.yaml" {
@@ -27,7 +28,7 @@ func TestHostsListen(t *testing.T) {
 				}
 				return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + c.listen), nil
 			},
-		}
+		}}
 		n, err := loadHosts(e, "node.yaml")
 		if err != nil {
 			t.Fatal(err)

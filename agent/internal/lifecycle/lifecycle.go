@@ -16,14 +16,14 @@ import (
 	"io"
 	"strings"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
 // Env is the part of the process's environment that a role uses; tests replace it.
 type Env struct {
+	config.Env
 	Stdout, Stderr io.Writer
-	LookupEnv      func(string) (string, bool)
-	ReadFile       func(path string) ([]byte, error)
 	// Hangups returns a channel that delivers the signals that request a reload, until ctx ends.
 	Hangups func(ctx context.Context) <-chan struct{}
 	Version string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -29,11 +28,6 @@ type Options struct {
 	Cache string
 }
 
-// load reads the NodeConfig.
-func load(e Env, path string) (*config.Node, error) {
-	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile, Glob: filepath.Glob})
-}
-
 // setUpProcess makes the logger, logs filled-in values and unknown keys, and limits the process's memory.
 func setUpProcess(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
@@ -49,14 +43,14 @@ func setUpProcess(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 
 // Node runs the agent with a NodeConfig until ctx ends or a successor has taken over.
 func Node(ctx context.Context, e Env, o Options) error {
-	conf, err := load(e, o.Config)
+	conf, err := config.Load(o.Config, e.Env)
 	if err != nil {
 		return &ConfigError{err}
 	}
 	log, level := setUpProcess(e, conf)
 	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir, cache: o.Cache}
 	a.role = role{
-		read: func() (*config.Node, error) { return load(e, o.Config) },
+		read: func() (*config.Node, error) { return config.Load(o.Config, e.Env) },
 		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
 			return plan.Read(n, e.ReadFile, a.instance)
 		},
