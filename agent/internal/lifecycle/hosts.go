@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/tick"
@@ -23,11 +24,7 @@ import (
 // Hosts runs the role `hosts` until ctx ends: it keeps names of Services in the hosts file of the node, whose root is mounted at
 // hostRoot. The lines stay when it ends. It works with or without an agent on the node: it takes no lock and serves no DNS.
 func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
-	conf, err := loadHosts(e, path)
-	if err != nil {
-		return &ConfigError{err}
-	}
-	kept, err := hostsConfig(conf)
+	conf, kept, err := loadHosts(e, path)
 	if err != nil {
 		return &ConfigError{err}
 	}
@@ -56,11 +53,11 @@ const (
 	hostsHealth  = 9264
 )
 
-// loadHosts reads the configuration for the role `hosts`, with that role's default ports.
-func loadHosts(e Env, path string) (*config.Node, error) {
+// loadHosts reads the configuration for the role `hosts`, with that role's default ports, and returns the part that keeps the lines, too.
+func loadHosts(e Env, path string) (*config.Node, hostsfile.Config, error) {
 	n, err := config.Load(path, e.Env)
 	if err != nil {
-		return nil, err
+		return nil, hostsfile.Config{}, err
 	}
 	l := &n.Listen
 	if !n.IsSet("listen.metrics") {
@@ -69,7 +66,8 @@ func loadHosts(e Env, path string) (*config.Node, error) {
 	if !n.IsSet("listen.health") {
 		l.Health = netip.AddrPortFrom(l.Health.Addr(), hostsHealth)
 	}
-	return n, nil
+	kept, err := hostsConfig(n)
+	return n, kept, err
 }
 
 // hostsConfig returns the part of a NodeConfig that the role `hosts` uses. The role queries upstreams.cluster, by default the cluster DNS
@@ -99,20 +97,8 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 	if path != "" {
 		files = []string{path}
 	}
-	changed, hup := upstream.Watch(ctx, log, files), e.Hangups(ctx)
-	defer tick.Drain(changed)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-hup:
-		}
-		next, err := loadHosts(e, path)
-		var kept hostsfile.Config
-		if err == nil {
-			kept, err = hostsConfig(next)
-		}
+	process.FollowFiles(ctx, log, e.Hangups(ctx), false, func() []string { return files }, func() {
+		next, kept, err := loadHosts(e, path)
 		if err == nil {
 			if _, restart := config.Diff(conf, next); len(restart) > 0 {
 				err = fmt.Errorf("%s: takes effect only when the role starts: restart it", strings.Join(restart, ", "))
@@ -120,7 +106,7 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 		}
 		if err != nil {
 			log.Error("changed configuration not applied; the old one stays in effect", "err", err)
-			continue
+			return
 		}
 		warnUnknown(log, next)
 		level.Set(next.Log.Level)
@@ -128,9 +114,8 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 		select {
 		case reload <- kept:
 		case <-ctx.Done():
-			return
 		}
-	}
+	})
 }
 
 // hostsAlive is the age up to which a record of the role `hosts` in the state folder means that the role runs.

@@ -29,7 +29,7 @@ func TestHostsListen(t *testing.T) {
 				return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + c.listen), nil
 			},
 		}}
-		n, err := loadHosts(e, "node.yaml")
+		n, _, err := loadHosts(e, "node.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
