@@ -16,9 +16,9 @@ func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 		func() float64 { return seconds(fresh()) }))
 }
 
-// CollectWatch exports the state of the watch of the CNI configuration at each scrape. If there is no watch, read returns false, and
-// nothing is exported.
-func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool)) {
+// CollectWatch exports the state of the watch of the CNI configuration at each scrape. It exports nothing if there is no watch, for which
+// read returns false, or if the state cannot be read, because the watch soon writes it again.
+func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool, error)) {
 	var s scrape.Set
 	ok := s.Gauge("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it "+
 		"last looked (1), or could not (0).")
@@ -29,8 +29,8 @@ func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool)) {
 		"How often the watch restored the host's rules because no agent did, since it began.")
 	looked := s.Gauge("neardns_conflist_looked_timestamp_seconds", "When the watch last looked at the network's configuration.")
 	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
-		w, there := read()
-		if !there {
+		w, there, err := read()
+		if !there || err != nil {
 			return
 		}
 		ok.Send(to, scrape.Bool(w.OK))

@@ -64,8 +64,8 @@ func everything() *Metrics {
 		return []Switch{{"delivered", "udp", 7}, {"fallback", "tcp", 2}}, nil
 	})
 	m.CollectSnapshot(func() time.Time { return time.Unix(1793275200, 5e8) })
-	m.CollectWatch(func() (nodestate.Watch, bool) {
-		return nodestate.Watch{OK: true, Fighting: false, Repairs: 2, Restored: 1, Looked: time.Unix(1793275260, 0)}, true
+	m.CollectWatch(func() (nodestate.Watch, bool, error) {
+		return nodestate.Watch{OK: true, Fighting: false, Repairs: 2, Restored: 1, Looked: time.Unix(1793275260, 0)}, true, nil
 	})
 	m.CollectKernelHits(func() (KernelHits, bool) {
 		return KernelHits{OK: true, Pods: 2, Refused: 1, Entries: 9, Series: []KernelSeries{{"A", "NOERROR", 40}},
@@ -96,7 +96,7 @@ func TestKernelHitsAuto(t *testing.T) {
 // Without a watch, its series do not exist.
 func TestNoWatch(t *testing.T) {
 	m := New("v0.1.0")
-	m.CollectWatch(func() (nodestate.Watch, bool) { return nodestate.Watch{}, false })
+	m.CollectWatch(func() (nodestate.Watch, bool, error) { return nodestate.Watch{}, false, nil })
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

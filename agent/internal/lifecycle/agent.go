@@ -150,8 +150,10 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 		wg.Go(func() { handover.Give(own, a.log, queries, active) })
 	}
 	err := how.run(ctx, own)
-	err = a.cleanUp(o.plan, err)
 	if !a.handedOver.Load() {
+		if a.role.cleanUp != nil {
+			err = errors.Join(err, a.role.cleanUp(o.plan))
+		}
 		a.answers.Save()
 	}
 	ending()
@@ -186,23 +188,14 @@ func (steered) close() error                           { return nil } // Node.Ru
 // adoption returns the parameters for adopting running pods. Its Wanted reads the configuration in effect.
 func (a *agent) adoption() pods.Adoption {
 	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() pods.Wanted {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // cannot fail: the configuration was validated
-		w := pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
-		if a.conf.KernelAlone() {
+		conf := a.config()
+		locals, _ := steer.Locals(conf.LocalAddresses, conf.Redirects) // cannot fail: the configuration was validated
+		w := pods.Wanted{Redirects: conf.Redirects, Locals: locals, Rules: conf.PodDNS}
+		if conf.KernelAlone() {
 			w.Alone = transparentNote
 		}
 		return w
 	}}
-}
-
-// cleanUp runs the role's cleanup with the plan of the start, unless a successor has taken over. It joins the cleanup's error to err.
-func (a *agent) cleanUp(first plan.Plan, err error) error {
-	if a.role.cleanUp == nil || a.handedOver.Load() {
-		return err
-	}
-	return errors.Join(err, a.role.cleanUp(first))
 }
 
 // entry is an HTTP handler that looks up one cache entry. The request has the name, type and class as a question section in wire format,
@@ -225,13 +218,14 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	conf := a.conf // the configuration of the start; a reload does not change the fields used here
 	status := func() node.Status {
 		s := n.Status()
-		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, missingFeatures(iptables.MissingPrograms()), a.unknown()
+		now := a.config()
+		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, missingFeatures(iptables.MissingPrograms()), now.Unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		s.KernelHits = a.kernel.status()
-		if mode := a.config().Steer.Mode; mode != config.SteerAll {
-			s.SteerMode = mode
+		if now.Steer.Mode != config.SteerAll {
+			s.SteerMode = now.Steer.Mode
 		}
 		return s
 	}
@@ -240,7 +234,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		return inspect.PodViews(a.clients.Pods())
 	}
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any { return status() }, Pods: func() any { return views() },
-		Config: a.shown, Entry: a.entry}
+		Config: func() string { return a.config().Show() }, Entry: a.entry}
 	metrics := m.MetricsHandler(map[string]func() any{overview.Path: func() any {
 		now := views() // first, because views counts the kernel's hits, which KernelHits then returns
 		return inspect.Overview(status(), now, a.clients.KernelHits(), conf.Listen.Namespaces, time.Now())

@@ -33,19 +33,15 @@ import (
 // configurations. hostRoot is where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean
 // fails at once (IsLocked). While the role `hosts` runs, it removes everything except that role's lines, and then fails (IsLocked).
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
-	release, err := hold(p.Folders.State)
-	if err != nil {
-		return err
+	for _, l := range []plan.Lock{{Folder: p.Folders.State}, {}} { // the second one is an agent's in node-cache mode
+		lock, err := takeLock(l, fmt.Sprintf("process %d", os.Getpid()))
+		if errors.As(err, new(*LockedError)) {
+			return fmt.Errorf("%w: stop it first", err)
+		} else if err != nil {
+			return err
+		}
+		defer lock.Close() //nolint:errcheck // at exit
 	}
-	defer release()
-	lock, err := lockNetNS()
-	var held *LockedError
-	if errors.As(err, &held) {
-		return fmt.Errorf("%w: stop it first", err)
-	} else if err != nil {
-		return err
-	}
-	defer lock.Close() //nolint:errcheck // at exit
 	c := cleanup{env: e, plan: p, cniConf: cniConf, hostRoot: hostRoot}
 	for _, s := range c.steps() {
 		if err := s.do(ctx); err != nil {
@@ -147,15 +143,15 @@ func (c *cleanup) files(context.Context) error {
 	state, persist := c.plan.Folders.State, c.plan.Folders.Persist
 	return errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(state, "x", "x"))),
-		removeFile(filepath.Join(state, nodestate.AgentSocketName)),
-		removeFile(filepath.Join(state, nodestate.HandoverName)),
+		os.RemoveAll(filepath.Join(state, nodestate.AgentSocketName)), // no error if a file is absent, as with the following ones
+		os.RemoveAll(filepath.Join(state, nodestate.HandoverName)),
 		nodestate.WatchFile(state).Remove(),
 		nodestate.KubeletFile(state).Remove(),
-		removeFile(podfile.LockPath(state)),
-		removeFile(filepath.Join(state, nodestate.PluginLogName)),
-		removeFile(filepath.Join(state, nodestate.PluginLogName+".1")),
-		removeFile(filepath.Join(persist, nodestate.CacheSnapshotName)),
-		removeFile(filepath.Join(state, nodestate.AgentLockName)),
+		os.RemoveAll(podfile.LockPath(state)),
+		os.RemoveAll(filepath.Join(state, nodestate.PluginLogName)),
+		os.RemoveAll(filepath.Join(state, nodestate.PluginLogName+".1")),
+		os.RemoveAll(filepath.Join(persist, nodestate.CacheSnapshotName)),
+		os.RemoveAll(filepath.Join(state, nodestate.AgentLockName)),
 		nodestate.Sweep(state, 0), // temporary files that killed processes left
 		nodestate.Sweep(persist, 0),
 	)
@@ -245,25 +241,4 @@ func namesPlugin(folder string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// hold takes the agent's lock for a command that must not run at the same time as an agent. It returns a LockedError if an agent, or
-// another such command, has the lock.
-func hold(stateDir string) (release func(), err error) {
-	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
-	var held *LockedError
-	if errors.As(err, &held) {
-		return nil, fmt.Errorf("%w: stop it first", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = f.Close() }, nil
 }

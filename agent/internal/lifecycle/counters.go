@@ -5,20 +5,10 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/internal/telemetry"
-	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
-
-// watchIn returns a function that reads the state that the installer's watch wrote. If the file cannot be read, it reports none: the
-// watch writes a new one soon.
-func watchIn(stateDir string) func() (nodestate.Watch, bool) {
-	return func() (nodestate.Watch, bool) {
-		w, ok, err := nodestate.WatchFile(stateDir).Read()
-		return w, ok && err == nil
-	}
-}
 
 // switchCounters returns a function that reads the packet counters of the host's rules. It opens the back end again each time, because a
 // metrics scrape may come while the node's loop uses the agent's own.

@@ -45,8 +45,7 @@ func (e *LockedError) Error() string {
 
 // IsLocked reports whether an error is a LockedError, or means that another agent has the prober's lock.
 func IsLocked(err error) bool {
-	var held *LockedError
-	return errors.As(err, &held) || errors.Is(err, prober.ErrHeld)
+	return errors.As(err, new(*LockedError)) || errors.Is(err, prober.ErrHeld)
 }
 
 // newInstance returns a random name for this process. Answers to the agent's probes carry it, so that the prober does not accept another

@@ -171,7 +171,7 @@ func (a *agent) collect(o *opened) {
 		m.CollectPrograms(programRuns(o.programs))
 	}
 	m.CollectSnapshot(a.answers.Fresh)
-	m.CollectWatch(watchIn(o.plan.Folders.State))
+	m.CollectWatch(nodestate.WatchFile(o.plan.Folders.State).Read)
 	m.Collect(o.upstreams.Collector())
 	m.Collect(o.gate.Collector())
 	m.Collect(o.server.Collector())

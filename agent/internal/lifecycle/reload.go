@@ -80,25 +80,11 @@ func warnUnknown(log *slog.Logger, n *config.Node) {
 	}
 }
 
-// unknown lists the unknown keys of the configuration in effect.
-func (a *agent) unknown() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.conf.Unknown()
-}
-
 // config returns the configuration in effect.
 func (a *agent) config() *config.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.conf
-}
-
-// shown returns the configuration in effect as text, for `neardns-agent config show`.
-func (a *agent) shown() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.conf.Show()
 }
 
 // follow reloads the configuration when a signal arrives on hangups, and when the configuration file or a file that it names changes,

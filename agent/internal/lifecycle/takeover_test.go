@@ -23,23 +23,19 @@ import (
 
 func TestOneAgentAStateFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	release, err := hold(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = hold(dir)
-	if err == nil || !strings.Contains(err.Error(), "another agent (process ") || !strings.Contains(err.Error(), dir) {
+	lock, err := lockNode(dir, "process 7")
+	testutil.Must(t, err)
+	_, err = lockNode(dir, "process 8")
+	if err == nil || !strings.Contains(err.Error(), "another agent (process 7) ") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("second holder: %v", err)
 	}
 	if !IsLocked(err) {
 		t.Errorf("an error of another kind: %v", err)
 	}
-	release()
-	release, err = hold(dir)
-	if err != nil {
-		t.Fatalf("free again: %v", err)
-	}
-	release()
+	testutil.Must(t, lock.Close())
+	lock, err = lockNode(dir, "process 8")
+	testutil.Must(t, err)
+	testutil.Must(t, lock.Close())
 }
 
 // A cache from another boot is not taken over, because its age is unknown; its format is not what is wrong with it.

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,11 +42,8 @@ func (a upstreamChecker) Check(ctx context.Context, domain string, pressing bool
 			}
 		})
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err == nil {
-			return nil
-		}
+	if wg.Wait(); slices.Contains(errs, nil) {
+		return nil
 	}
 	return errs[0]
 }
