@@ -64,7 +64,7 @@ func (x *Index[T]) current() *index[T] {
 	}
 	for addr, files := range owners {
 		if len(files) > 1 {
-			files = slices.DeleteFunc(files, func(f podfile.File) bool { return !alive(f) })
+			files = slices.DeleteFunc(files, func(f podfile.File) bool { return !leadsToNetNS(f) })
 		}
 		if len(files) == 1 {
 			next.byAddr[addr] = next.byKey[[2]string{files[0].ContainerID, files[0].IfName}]
@@ -72,14 +72,4 @@ func (x *Index[T]) current() *index[T] {
 	}
 	x.made.Store(next)
 	return next
-}
-
-// alive reports whether the netns of a pod file still exists and is visible to the agent.
-func alive(f podfile.File) bool {
-	ns, err := enter(f)
-	if err != nil {
-		return false
-	}
-	ns.Close()
-	return true
 }

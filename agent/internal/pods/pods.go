@@ -221,21 +221,6 @@ func (p *Pods) PodOf(addr netip.Addr) string {
 	return ""
 }
 
-// Stale returns the pod files whose netns is gone, or not visible to this process.
-func (p *Pods) Stale() []podfile.File {
-	files, _ := p.read()
-	var out []podfile.File
-	for _, f := range files {
-		ns, err := enter(f)
-		if err != nil {
-			out = append(out, f)
-			continue
-		}
-		ns.Close()
-	}
-	return out
-}
-
 // Name names a pod, its container and the network interface of the pod file, for messages.
 func Name(f podfile.File) string {
 	if f.PodName == "" {

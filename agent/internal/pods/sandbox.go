@@ -79,7 +79,8 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	}
 }
 
-// leadsToNetNS reports whether the netns path in a pod file leads to the netns whose inode the file records.
+// leadsToNetNS reports whether the netns path in a pod file leads to the netns whose inode the file records. The netns then exists, and is
+// visible to the agent.
 func leadsToNetNS(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {

@@ -3,6 +3,7 @@ package pods
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -38,16 +39,10 @@ func (p *Pods) sweep(files []podfile.File) {
 		p.log.Info("removed the state file of a pod that is gone; no DEL removed it within 1 h",
 			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
-	for k := range p.dead {
-		if !gone[k] {
-			delete(p.dead, k)
-		}
-	}
-	for k := range p.verified {
-		if !slices.ContainsFunc(files, func(f podfile.File) bool { return keyOf(f) == k }) {
-			delete(p.verified, k)
-		}
-	}
+	maps.DeleteFunc(p.dead, func(k key, _ time.Time) bool { return !gone[k] })
+	maps.DeleteFunc(p.verified, func(k key, _ fingerprint) bool {
+		return !slices.ContainsFunc(files, func(f podfile.File) bool { return keyOf(f) == k })
+	})
 }
 
 // forget removes a pod file, unless a later ADD has replaced it.

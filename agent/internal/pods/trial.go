@@ -375,12 +375,11 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 		return queryOverTCP(ctx, ns, to, message, timeout)
 	}
 	var conn *net.UDPConn
-	var opened error
-	err := hostnet.InNetNS(int(ns.Fd()), func() error {
-		conn, opened = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
-		return nil
+	err := hostnet.InNetNS(int(ns.Fd()), func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
+		return err
 	})
-	if err = errors.Join(err, opened); err != nil {
+	if err != nil {
 		return unknown, err
 	}
 	defer conn.Close() //nolint:errcheck // the result is known

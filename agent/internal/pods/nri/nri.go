@@ -111,8 +111,7 @@ func (p *Plugin) Run(ctx context.Context) {
 		p.mu.Lock()
 		p.settled = true
 		p.mu.Unlock()
-		var late *connectError
-		if !errors.As(err, &late) {
+		if !errors.As(err, new(*connectError)) {
 			disconnected = p.now() // the connection lasted until now
 			p.Log.Warn("lost the connection to the runtime's NRI; will retry", "err", err, "lasted", p.now().Sub(began))
 		} else if text := err.Error(); text != lastLogged {
