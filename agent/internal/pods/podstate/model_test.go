@@ -213,7 +213,7 @@ func (w *world) query() (answered, byAgent bool) {
 	if !w.running {
 		good = 30 * time.Second
 	}
-	if w.offloaded && w.status.Offloaded && !w.sampled.IsZero() && w.now.Sub(w.sampled) < good { // others of its queries
+	if w.offloaded && w.status.State == Steered && !w.sampled.IsZero() && w.now.Sub(w.sampled) < good { // others of its queries
 		w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
 	}
 	defer func() {

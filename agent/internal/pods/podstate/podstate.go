@@ -48,17 +48,14 @@ const (
 	events
 )
 
-// Effect is a set of actions that follow from an event. The caller must carry out Steer, Bypass and Trial.
+// Effect is a set of actions that follow from an event, which the caller must carry out.
 type Effect int
 
 // The effects, as bits.
 const (
-	Steer      Effect = 1 << iota // add the path to the pod's table
-	Bypass                        // remove the path from the pod's table, or have the switch bypass the client
-	Trial                         // start a trial now, and report its result
-	OffloadOn                     // the kernel program may answer the pod's hits: On sets Status.Offloaded
-	OffloadOff                    // the kernel program must not answer the pod's hits: On clears Status.Offloaded
-	Log                           // the change of state is to be logged
+	Steer  Effect = 1 << iota // add the path to the pod's table
+	Bypass                    // remove the path from the pod's table, or have the switch bypass the client
+	Trial                     // start a trial now, and report its result
 )
 
 // The pauses between two trials of a path.
@@ -82,12 +79,11 @@ func Pause(bypassed time.Duration) time.Duration {
 
 // Status is the state of one path, with its next trial.
 type Status struct {
-	State     State
-	Offloaded bool
-	Since     time.Time // when the path entered the state
-	Next      time.Time // when the next trial is due; zero: none is scheduled
-	NoLease   bool      // no lease: a trial's result would mean nothing, so none starts
-	Untried   time.Time // when In last changed the state to Untried, because the pod file has the path as untried; zero: never
+	State   State
+	Since   time.Time // when the path entered the state
+	Next    time.Time // when the next trial is due; zero: none is scheduled
+	NoLease bool      // no lease: a trial's result would mean nothing, so none starts
+	Untried time.Time // when In last changed the state to Untried, because the pod file has the path as untried; zero: never
 	// Hidden is set if the pod's own table may have recorded only answers of the kernel program, or none. The next trial then ignores the
 	// table's record of UDP answers.
 	Hidden bool
@@ -118,49 +114,49 @@ const (
 // table has a cell for every state and event. A cell that is not listed changes nothing.
 var table = [states][events]row{
 	Untried: {
-		TrialAnswered:   {to: Waiting, do: Log, trial: never},
-		TrialUnanswered: {to: Bypassed, do: Log, trial: later},
+		TrialAnswered:   {to: Waiting, trial: never},
+		TrialUnanswered: {to: Bypassed, trial: later},
 		TrialVoid:       {trial: retry},
 		LeaseGranted:    {trial: leased},
 		LeaseWithdrawn:  {trial: noLease},
-		Deselected:      {to: Unselected, do: Log, trial: never},
+		Deselected:      {to: Unselected, trial: never},
 		Heartbeat:       {trial: ifDue},
 	},
 	Waiting: {
-		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
+		FallbackVerified: {to: Steered, do: Steer, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
-		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // a killed agent may have written the pod's table, not its file
+		Deselected:       {to: Unselected, do: Bypass, trial: never}, // a killed agent may have written the pod's table, not its file
 	},
 	Steered: {
 		TrialAnswered:     {trial: watch},
-		TrialUnanswered:   {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
+		TrialUnanswered:   {to: Bypassed, do: Bypass, trial: later},
 		TrialVoid:         {trial: watch},
 		TrialFailed:       {trial: later}, // for untried and bypassed paths, a trial is scheduled anyway
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
-		HostDrops:         {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
-		FallbackLost:      {to: Waiting, do: Bypass | OffloadOff | Log, trial: never},
+		HostDrops:         {to: Bypassed, do: Bypass, trial: later},
+		FallbackLost:      {to: Waiting, do: Bypass, trial: never},
 		LeaseGranted:      {trial: leased},
 		LeaseWithdrawn:    {trial: noLease},
-		Deselected:        {to: Unselected, do: Bypass | OffloadOff | Log, trial: never},
+		Deselected:        {to: Unselected, do: Bypass, trial: never},
 		Heartbeat:         {trial: ifDue},
 	},
 	Bypassed: {
-		TrialAnswered:   {to: Waiting, do: Log, trial: never},
+		TrialAnswered:   {to: Waiting, trial: never},
 		TrialUnanswered: {trial: later},
 		TrialVoid:       {trial: later},
 		HostDrops:       {do: Bypass, trial: later},
-		HostDelivers:    {to: Steered, do: Steer | OffloadOn | Log, trial: never},
+		HostDelivers:    {to: Steered, do: Steer, trial: never},
 		LeaseGranted:    {trial: leased},
 		LeaseWithdrawn:  {trial: noLease},
-		Deselected:      {to: Unselected, do: Log, trial: never},
+		Deselected:      {to: Unselected, trial: never},
 		Heartbeat:       {trial: ifDue},
 	},
 	Unselected: {
 		LeaseGranted:   {trial: leased},
 		LeaseWithdrawn: {trial: noLease},
-		Selected:       {to: Untried, do: Log, trial: now},
+		Selected:       {to: Untried, trial: now},
 	},
 }
 
@@ -170,7 +166,7 @@ func (s Status) In(state State, at time.Time) Status {
 	if s.State == state {
 		return s
 	}
-	next := Status{State: state, Offloaded: state == Steered, Since: at, NoLease: s.NoLease, Untried: s.Untried}
+	next := Status{State: state, Since: at, NoLease: s.NoLease, Untried: s.Untried}
 	if state == Untried {
 		next.Untried = at
 	}
@@ -206,7 +202,6 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	if r.to != 0 {
 		s.State, s.Since = r.to, at
 	}
-	s.Offloaded = s.Offloaded && r.do&OffloadOff == 0 || r.do&OffloadOn != 0
 	switch r.trial {
 	case never:
 		s.Next, s.Hidden = time.Time{}, false

@@ -14,7 +14,7 @@ var (
 		"host drops",
 		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "selected",
 		"deselected", "heartbeat"}
-	effectNames = []string{"steer", "bypass", "trial", "offload on", "offload off", "log"}
+	effectNames = []string{"steer", "bypass", "trial"}
 )
 
 // describe is a status and effects in words, with times from the test's beginning.
@@ -41,39 +41,39 @@ func TestTable(t *testing.T) {
 	const same = ", next 10s"
 	want := map[State]map[Event]string{
 		Untried: {
-			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, log, next 15s", TrialVoid: "untried, next 5.5s",
-			LeaseWithdrawn: "untried, next 10s, no lease", Deselected: "unselected, log",
+			TrialAnswered: "waiting", TrialUnanswered: "bypassed, next 15s", TrialVoid: "untried, next 5.5s",
+			LeaseWithdrawn: "untried, next 10s, no lease", Deselected: "unselected",
 		},
-		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease",
-			Deselected: "unselected, bypass, log"},
+		Waiting: {FallbackVerified: "steered, steer", LeaseWithdrawn: "waiting, next 10s, no lease",
+			Deselected: "unselected, bypass"},
 		Steered: {
 			TrialAnswered: "steered", TrialVoid: "steered", TrialFailed: "steered, next 15s",
-			TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
+			TrialUnanswered: "bypassed, bypass, next 15s",
 			TableBypasses:   "steered, next 5s", TableKnowsNothing: "steered, next 5s",
-			HostDrops: "bypassed, bypass, offload off, log, next 15s", FallbackLost: "waiting, bypass, offload off, log",
-			LeaseWithdrawn: "steered, next 10s, no lease", Deselected: "unselected, bypass, offload off, log",
+			HostDrops: "bypassed, bypass, next 15s", FallbackLost: "waiting, bypass",
+			LeaseWithdrawn: "steered, next 10s, no lease", Deselected: "unselected, bypass",
 		},
 		Bypassed: {
-			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, next 15s", TrialVoid: "bypassed, next 15s",
-			HostDrops: "bypassed, bypass, next 15s", HostDelivers: "steered, steer, offload on, log",
-			LeaseWithdrawn: "bypassed, next 10s, no lease", Deselected: "unselected, log",
+			TrialAnswered: "waiting", TrialUnanswered: "bypassed, next 15s", TrialVoid: "bypassed, next 15s",
+			HostDrops: "bypassed, bypass, next 15s", HostDelivers: "steered, steer",
+			LeaseWithdrawn: "bypassed, next 10s, no lease", Deselected: "unselected",
 		},
-		Unselected: {Selected: "untried, log, next 5s", LeaseWithdrawn: "unselected, next 10s, no lease"},
+		Unselected: {Selected: "untried, next 5s", LeaseWithdrawn: "unselected, next 10s, no lease"},
 	}
 	// While the path is young, these differ: it is tried again soon, and a steered one is watched.
 	young := map[State]map[Event]string{
-		Untried: {TrialUnanswered: "bypassed, log, next 5.5s"},
-		Waiting: {FallbackVerified: "steered, steer, offload on, log, next 5.5s, hidden"},
+		Untried: {TrialUnanswered: "bypassed, next 5.5s"},
+		Waiting: {FallbackVerified: "steered, steer, next 5.5s, hidden"},
 		Steered: {
 			TrialAnswered: "steered, next 5.5s, hidden", TrialVoid: "steered, next 5.5s, hidden", TrialFailed: "steered, next 5.5s",
-			TrialUnanswered: "bypassed, bypass, offload off, log, next 5.5s", HostDrops: "bypassed, bypass, offload off, log, next 5.5s",
+			TrialUnanswered: "bypassed, bypass, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s",
 		},
 		Bypassed: {TrialUnanswered: "bypassed, next 5.5s", TrialVoid: "bypassed, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s"},
 	}
 	from := time.Unix(0, 0)
 	for state := Untried; state < states; state++ {
 		for e := range events {
-			before := Status{State: state, Offloaded: state == Steered, Since: from, Next: from.Add(10 * time.Second)}
+			before := Status{State: state, Since: from, Next: from.Add(10 * time.Second)}
 			expected, changes := want[state][e]
 			if !changes {
 				expected = stateNames[state] + same
@@ -92,11 +92,8 @@ func TestTable(t *testing.T) {
 			if got := describe(s, do, from); got != expected {
 				t.Errorf("%s, %s: %s; want %s", stateNames[state], eventNames[e], got, expected)
 			}
-			if s.Offloaded != (s.State == Steered) {
-				t.Errorf("%s, %s: offloaded %v while %s", stateNames[state], eventNames[e], s.Offloaded, stateNames[s.State])
-			}
-			if changed := s.State != state; changed != (do&Log != 0) || changed && !s.Since.Equal(from.Add(5*time.Second)) {
-				t.Errorf("%s, %s: a change and its line in the log differ, or its time", stateNames[state], eventNames[e])
+			if s.State != state && !s.Since.Equal(from.Add(5*time.Second)) {
+				t.Errorf("%s, %s: changed at %s", stateNames[state], eventNames[e], s.Since)
 			}
 		}
 	}
@@ -144,7 +141,7 @@ func TestIn(t *testing.T) {
 	if got := s.In(Bypassed, from.Add(time.Minute)); got != s {
 		t.Errorf("the same state: %+v", got)
 	}
-	if got, want := s.In(Steered, from.Add(time.Minute)), (Status{State: Steered, Offloaded: true, Since: from.Add(time.Minute), NoLease: true}); got != want {
+	if got, want := s.In(Steered, from.Add(time.Minute)), (Status{State: Steered, Since: from.Add(time.Minute), NoLease: true}); got != want {
 		t.Errorf("another state: %+v, want %+v", got, want)
 	}
 	later := from.Add(time.Second)
@@ -152,7 +149,7 @@ func TestIn(t *testing.T) {
 		t.Errorf("a new pod: %+v, want %+v", got, want)
 	}
 	s = Status{State: Waiting, Untried: from}
-	want := Status{State: Steered, Offloaded: true, Since: later, Untried: from, Next: later.Add(Retry), Hidden: true}
+	want := Status{State: Steered, Since: later, Untried: from, Next: later.Add(Retry), Hidden: true}
 	if got := s.In(Steered, later); got != want {
 		t.Errorf("a young path is steered: %+v, want %+v", got, want)
 	}
