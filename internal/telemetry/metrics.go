@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/internal/telemetry/scrape"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 const namespace = "neardns"
@@ -214,54 +215,28 @@ func (m *Metrics) CanQuery(ok bool) { m.canQuery.Set(scrape.Bool(ok)) }
 // Collect registers collectors for what other packages count. Call it once for each collector, before the first scrape.
 func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(c...) }
 
-// Switch is the value of one of the switch's counters.
-type Switch struct {
-	// Way is where the queries went: delivered to the agent; heard, which are those of the delivered ones that also passed the host's
-	// filters; fallback, uplink and stranger, which were sent to kube-dns; host, which are from host processes to the agent; and probe,
-	// which are the prober's.
-	Way      string
-	Protocol string // udp or tcp; any for uplink, stranger and probe
-	Packets  float64
-}
-
 // CollectSwitch exports the kernel's counters of the switch at each scrape. They are part of the host table, so they continue over the
-// agent's restarts and start at zero with a new table.
-func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
+// agent's restarts and start at zero with a new table. The label way has where the queries went: delivered to the agent; heard, which are
+// those of the delivered ones that also passed the host's filters; fallback, uplink and stranger, which were sent to kube-dns; host, which
+// are from host processes to the agent; and probe, which are the prober's.
+func (m *Metrics) CollectSwitch(read func() (map[string]steer.Counter, error)) {
 	var s scrape.Set
 	packets := s.Counter(namespace+"_switch_packets_total", "Queries that passed the switch, by way: packets over UDP, connections over TCP. "+
 		"The ways uplink and stranger count every packet over TCP. "+
 		"The way fallback includes the agent's own fallback checks, a few a minute.", "way", "protocol")
 	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
-		values, err := read()
-		if err != nil {
-			return // export nothing: without the host table there are no counters
-		}
-		for _, v := range values {
-			packets.Send(to, v.Packets, v.Way, v.Protocol)
-		}
-	}))
-}
-
-// Namespace has the counts of the queries of one namespace's pods.
-type Namespace struct {
-	Name                            string
-	Queries, Hits, Kernel, Failures uint64
-}
-
-// CollectNamespaces exports the counts of each namespace at each scrape. read must return a small number of namespaces.
-func (m *Metrics) CollectNamespaces(read func() []Namespace) {
-	var s scrape.Set
-	queries := s.Counter(namespace+"_namespace_queries_total", "Queries of this node's pods, by namespace.", "namespace")
-	hits := s.Counter(namespace+"_namespace_hits_total", "Of these, answered from the cache.", "namespace")
-	kernel := s.Counter(namespace+"_namespace_kernel_hits_total", "Of these, answered in the kernel.", "namespace")
-	failures := s.Counter(namespace+"_namespace_failures_total",
-		"Of the queries, answered with a failure: neither an answer nor that there is no such name.", "namespace")
-	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
-		for _, n := range read() {
-			queries.Send(to, float64(n.Queries), n.Name)
-			hits.Send(to, float64(n.Hits), n.Name)
-			kernel.Send(to, float64(n.Kernel), n.Name)
-			failures.Send(to, float64(n.Failures), n.Name)
+		counters, _ := read() // after an error there are none: without the host table, nothing is exported
+		for _, c := range []struct{ name, way, protocol string }{
+			{steer.CounterDeliveredUDP, "delivered", "udp"}, {steer.CounterDeliveredTCP, "delivered", "tcp"},
+			{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
+			{steer.CounterFallbackUDP, "fallback", "udp"}, {steer.CounterFallbackTCP, "fallback", "tcp"},
+			{steer.CounterHostUDP, "host", "udp"}, {steer.CounterHostTCP, "host", "tcp"},
+			{steer.CounterUplink, "uplink", "any"}, {steer.CounterStranger, "stranger", "any"},
+			{steer.CounterProbe, "probe", "any"},
+		} {
+			if v, ok := counters[c.name]; ok {
+				packets.Send(to, float64(v.Packets), c.way, c.protocol)
+			}
 		}
 	}))
 }

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -60,8 +61,8 @@ func everything() *Metrics {
 	m.FallbackGone(gone)
 	m.Pods(map[string]int{"steered": 3, "left-alone": 1})
 	m.CanQuery(true)
-	m.CollectSwitch(func() ([]Switch, error) {
-		return []Switch{{"delivered", "udp", 7}, {"fallback", "tcp", 2}}, nil
+	m.CollectSwitch(func() (map[string]steer.Counter, error) {
+		return map[string]steer.Counter{steer.CounterDeliveredUDP: {Packets: 7}, steer.CounterFallbackTCP: {Packets: 2}}, nil
 	})
 	m.CollectSnapshot(func() time.Time { return time.Unix(1793275200, 5e8) })
 	m.CollectWatch(func() (nodestate.Watch, bool, error) {
@@ -281,7 +282,7 @@ func TestGathersTogether(t *testing.T) {
 	prometheus.MustRegister(foreign)
 	defer prometheus.Unregister(foreign)
 	m := New("v0.1.0")
-	m.CollectSwitch(func() ([]Switch, error) { return nil, errors.New("no table") })
+	m.CollectSwitch(func() (map[string]steer.Counter, error) { return nil, errors.New("no table") })
 	handler := m.MetricsHandler(map[string]func() any{"/v1/status": func() any { return []string{"x"} }})
 	rec := httptest.NewRecorder()
 	handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/v1/status", nil))

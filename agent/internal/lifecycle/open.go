@@ -168,7 +168,7 @@ func (a *agent) collect(o *opened) {
 		m.CollectSwitch(switchCounters(a.backend))
 	}
 	if a.backend.Caps().Programs {
-		m.CollectPrograms(programRuns(o.programs))
+		m.Collect(programRuns(o.programs))
 	}
 	m.CollectSnapshot(a.answers.Fresh)
 	m.CollectWatch(nodestate.WatchFile(o.plan.Folders.State).Read)
@@ -178,9 +178,6 @@ func (a *agent) collect(o *opened) {
 	m.Collect(a.clients.Metrics.Collector())
 	m.CollectKernelHits(a.kernel.series)
 	if a.conf.Listen.Namespaces {
-		m.CollectNamespaces(func() []telemetry.Namespace {
-			a.kernel.count()
-			return a.clients.Namespaces()
-		})
+		m.Collect(a.clients.NamespaceCollector(a.kernel.count))
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/dns/searchpath"
-	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -50,6 +49,10 @@ type client struct {
 
 // tally counts queries by result.
 type tally struct{ queries, hits, kernel, failures atomic.Uint64 }
+
+func (t *tally) counts() Counts {
+	return Counts{Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load()}
+}
 
 // maxNamespaces is the maximum number of namespaces with metrics of their own; the pods of all other namespaces share one series. The
 // kubelet's default limit is 110 pods on a node.
@@ -98,8 +101,7 @@ func (c *Clients) Pods() []Pod {
 	conf := c.conf.Load()
 	for _, p := range c.index.All() {
 		out = append(out, Pod{File: p.file, Completed: Completes(p.file, conf),
-			Counts: Counts{Queries: p.tally.queries.Load(), Hits: p.tally.hits.Load(), Kernel: p.tally.kernel.Load(),
-				Failures: p.tally.failures.Load()}})
+			Counts: p.tally.counts()})
 	}
 	return out
 }
@@ -256,9 +258,9 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 }
 
-// Namespaces returns the counts of each namespace, for /metrics. If there are maxNamespaces namespaces, it forgets those without pods on
-// this node after it has returned their last counts.
-func (c *Clients) Namespaces() []telemetry.Namespace {
+// namespaceCounts returns the counts of each namespace. If there are maxNamespaces namespaces, it forgets those without pods on this node
+// after it has returned their last counts.
+func (c *Clients) namespaceCounts() map[string]Counts {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {
 		alive[p.file.PodNamespace] = true
@@ -266,11 +268,9 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	full, freed := len(c.namespaces) >= maxNamespaces, false
-	var out []telemetry.Namespace
+	out := map[string]Counts{}
 	for name, t := range c.namespaces {
-		out = append(out, telemetry.Namespace{
-			Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load(),
-		})
+		out[name] = t.counts()
 		if full && !alive[name] {
 			delete(c.namespaces, name)
 			freed = true
