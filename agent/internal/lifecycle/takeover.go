@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -22,10 +21,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/link"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
-	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/listener"
-	"github.com/neardns/neardns/internal/dns/server"
-	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/tick"
@@ -118,11 +114,9 @@ type ownership struct {
 // it waits for the other agent's end in node-cache mode, and returns a LockedError (exit code 3) otherwise. It also returns one if the
 // active agent refuses for good, or neither hands over nor ends.
 func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
-	lock := func() (*os.File, error) { return takeLock(o.plan.Lock, a.claim.String()) }
-	t := &takeover{agent: a, first: o.plan, metrics: o.metrics, begun: time.Now(),
-		successor: &successor{log: a.log, server: o.server, plan: o.plan, answers: a.answers, lock: lock}}
+	s := &successor{agent: a, opened: o, begun: time.Now()}
 	for {
-		got, err := lock()
+		got, err := s.lock()
 		a.waited = a.waited || err != nil
 		var held *LockedError
 		switch {
@@ -131,13 +125,13 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 		case !errors.As(err, &held):
 			return nil, err
 		case a.mayTake:
-			if s, err := t.request(ctx, held); s != nil || err != nil {
-				return s, err
+			if own, err := s.request(ctx, held); own != nil || err != nil {
+				return own, err
 			}
 		case !o.plan.Lock.Waits:
 			return nil, fmt.Errorf("%w: stop it first, or start with --take-over", held)
-		case t.lastLogged == "":
-			t.lastLogged = "standing by"
+		case s.lastLogged == "":
+			s.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
 			a.log.Info("another agent is active on this node; this one is standing by until it ends", "active", held.owner)
 		}
@@ -147,26 +141,16 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 	}
 }
 
-// takeover is the state of an agent that requests a handover from the active agent.
-type takeover struct {
-	agent      *agent
-	first      plan.Plan
-	metrics    *telemetry.Metrics
-	successor  *successor
-	begun      time.Time
-	lastLogged string // last logged reason why the handover failed, or "standing by"
-}
-
 // request requests a handover from the active agent. If it returns neither an ownership nor an error, the caller tries again later.
-func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, error) {
-	a, s := t.agent, t.successor
+func (s *successor) request(ctx context.Context, held *LockedError) (*ownership, error) {
+	a, metrics := s.agent, s.opened.metrics
 	release := reserveLow() // the sockets that the active agent sends then get high numbers
-	taken, err := handover.Take(ctx, a.log, filepath.Join(t.first.Folders.State, nodestate.HandoverName), a.claim, s)
+	taken, err := handover.Take(ctx, a.log, filepath.Join(s.opened.plan.Folders.State, nodestate.HandoverName), a.claim, s)
 	release()
 	var refused *handover.RefusedError
 	switch {
 	case err == nil:
-		t.metrics.Handover("taken")
+		metrics.Handover("taken")
 		signLock(taken.Lock, a.claim.String())
 		from := &node.Handover{From: taken.From.String(), At: taken.At, Took: taken.Took.Round(time.Millisecond).String()}
 		return &ownership{lock: taken.Lock, served: s.served, cacheRestored: s.restored, from: from}, nil
@@ -179,13 +163,13 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
 	case !errors.Is(err, handover.ErrNoActiveAgent):
-		t.metrics.Handover("failed")
+		metrics.Handover("failed")
 	}
-	if text := err.Error(); text != t.lastLogged {
+	if text := err.Error(); text != s.lastLogged {
 		a.log.Warn("takeover failed; retried for 30 s, then this agent ends", "active", held.owner, "err", err)
-		t.lastLogged = text
+		s.lastLogged = text
 	}
-	if time.Since(t.begun) > takeMax {
+	if time.Since(s.begun) > takeMax {
 		return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMax, err)
 	}
 	return nil, nil //nolint:nilnil // the caller tries again
@@ -240,29 +224,31 @@ func (s *ownership) proberFor(ctx context.Context, cfg prober.Config) (*prober.P
 	}
 }
 
-// successor implements handover.Successor: it is this agent during a handover from the active agent.
+// successor is this agent while it tries to become the active one. It implements handover.Successor.
 type successor struct {
-	log     *slog.Logger
-	server  *server.Server
-	plan    plan.Plan
-	answers *answers.Keeper
-	lock    func() (*os.File, error)
+	agent      *agent
+	opened     *opened
+	begun      time.Time
+	lastLogged string // last logged reason why the handover failed, or "standing by"
+	restored   bool   // the active agent's cache was restored
+	served     []netip.Addr
+	orphaned   *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
+}
 
-	restored bool // the active agent's cache was restored
-	served   []netip.Addr
-	orphaned *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
+func (s *successor) lock() (*os.File, error) {
+	return takeLock(s.opened.plan.Lock, s.agent.claim.String())
 }
 
 // Restore reads the active agent's cache from r. If r cannot be read, for example because the active agent is of another version, or its
 // age is unknown, this agent loads the snapshot file later instead.
 func (s *successor) Restore(r io.Reader) {
-	done, err := s.answers.Restore(r)
+	done, err := s.agent.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
+		s.agent.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
 		return
 	}
 	s.restored = true
-	s.log.Info("active agent's cache taken over", "entries", done.Entries, "stale", done.Stale)
+	s.agent.log.Info("active agent's cache taken over", "entries", done.Entries, "stale", done.Stale)
 }
 
 // Serve begins to answer on the active agent's sockets, for the addresses that this agent's configuration also has. The other configured
@@ -274,7 +260,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 		inherited = append(inherited, listener.Socket(i))
 		count[i.Address.Addr()]++
 	}
-	cfg := s.plan.Server
+	cfg := s.opened.plan.Server
 	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
 	if len(cfg.Addresses) == 0 {
 		for _, i := range inherited {
@@ -282,7 +268,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 		}
 		return nil, nil
 	}
-	if err := s.server.StartOn(ctx, cfg, inherited); err != nil {
+	if err := s.opened.server.StartOn(ctx, cfg, inherited); err != nil {
 		return nil, err
 	}
 	s.served = cfg.Addresses
@@ -299,9 +285,9 @@ func (s *successor) Abandon() {
 		}
 		<-time.After(relockLook)
 	}
-	s.server.Pause() // first stop reading, so that the active agent answers the unread queries
-	if err := s.server.Stop(); err != nil {
-		s.log.Warn("DNS server did not stop cleanly after a failed handover", "err", err)
+	s.opened.server.Pause() // first stop reading, so that the active agent answers the unread queries
+	if err := s.opened.server.Stop(); err != nil {
+		s.agent.log.Warn("DNS server did not stop cleanly after a failed handover", "err", err)
 	}
 	s.served = nil
 }

@@ -46,7 +46,7 @@ func TestRestoreOfUnknownAge(t *testing.T) {
 	keeper.Boot = func() answers.Boot { return answers.Boot{ID: [16]byte{1}, Since: time.Minute} }
 	testutil.Must(t, keeper.Snapshot(&snapshot))
 	keeper.Boot = func() answers.Boot { return answers.Boot{ID: [16]byte{2}, Since: time.Minute} }
-	s := &successor{log: slog.New(slog.NewTextHandler(&logs, nil)), answers: keeper}
+	s := &successor{agent: &agent{log: slog.New(slog.NewTextHandler(&logs, nil)), answers: keeper}}
 	if s.Restore(&snapshot); s.restored || !strings.Contains(logs.String(), "unknown_age=true") {
 		t.Errorf("restored: %t, %s", s.restored, &logs)
 	}

@@ -75,9 +75,9 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // unblocks receive when this agent ends
 	m, _, err := c.receive(helloWait)
-	if err != nil || m.kind != kindHello {
+	if wrong := expect(kindHello, m, err); wrong != nil {
 		if !errors.Is(err, io.EOF) { // no warning: a process may connect only to check whether an agent listens
-			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", unexpected(m, err))
+			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", wrong)
 		}
 		return false
 	}
@@ -134,8 +134,8 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 		return err
 	}
 	m, _, err := c.receive(serveWait)
-	if err != nil || m.kind != kindServing {
-		return fmt.Errorf("wait for the successor to serve: %w", unexpected(m, err))
+	if err := expect(kindServing, m, err); err != nil {
+		return fmt.Errorf("wait for the successor to serve: %w", err)
 	}
 	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.serving.Addresses)
 	decide, err := g.agent.Yield(ctx, who, m.serving.Addresses)
@@ -144,8 +144,9 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	}
 	err = c.send(message{kind: kindYours}, helloWait, g.agent.Lock())
 	if err == nil {
-		if m, _, err = c.receive(takenWait); err != nil || m.kind != kindTaken {
-			err = fmt.Errorf("wait for the successor to take over: %w", unexpected(m, err))
+		m, _, err = c.receive(takenWait)
+		if err = expect(kindTaken, m, err); err != nil {
+			err = fmt.Errorf("wait for the successor to take over: %w", err)
 		}
 	}
 	decide(err == nil)
@@ -229,17 +230,4 @@ func (c *conn) drain(wait time.Duration) {
 			return
 		}
 	}
-}
-
-// unexpected returns the error for a received message that is not the expected one, or for the error of receive.
-func unexpected(m message, err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return errors.New("it ended")
-	case err != nil:
-		return err
-	case m.kind == kindRefusal:
-		return fmt.Errorf("it gave up: %s", m.refusal.Reason)
-	}
-	return fmt.Errorf("message %s is out of order", m.kind)
 }

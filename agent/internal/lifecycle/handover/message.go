@@ -168,3 +168,18 @@ func encode(m message) ([]byte, error) {
 	}
 	return append([]byte{byte(m.kind)}, text...), nil
 }
+
+// expect returns an error unless a message of the wanted kind was received.
+func expect(want kind, m message, err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("it ended")
+	case err != nil:
+		return err
+	case m.kind == kindRefusal:
+		return &RefusedError{By: m.refusal.Claim, Reason: m.refusal.Reason, Later: m.refusal.Later}
+	case m.kind != want:
+		return fmt.Errorf("message %s is out of order", m.kind)
+	}
+	return nil
+}

@@ -65,7 +65,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		return nil, err
 	}
 	m, files, err := t.conn.receive(offerWait)
-	if err := t.expect(kindOffer, m, err); err != nil {
+	if err := expect(kindOffer, m, err); err != nil {
 		closeFiles(files)
 		return nil, fmt.Errorf("wait for the active agent's offer: %w", err)
 	}
@@ -89,7 +89,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	}
 	t.log.Info("ready to take over: answers at addr; the active agent stops reading", "from", active.String(), "addr", addresses)
 	m, files, err = t.conn.receive(yieldWait)
-	if err := t.expect(kindYours, m, err); err != nil {
+	if err := expect(kindYours, m, err); err != nil {
 		closeFiles(files)
 		return nil, fmt.Errorf("wait for the active agent to hand over: %w", err)
 	}
@@ -98,21 +98,6 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		return nil, err
 	}
 	return &Taken{From: active, Lock: files[0]}, nil
-}
-
-// expect returns an error unless a message of the wanted kind was received.
-func (t *taker) expect(want kind, m message, err error) error {
-	switch {
-	case errors.Is(err, io.EOF):
-		return errors.New("it ended")
-	case err != nil:
-		return err
-	case m.kind == kindRefusal:
-		return &RefusedError{By: m.refusal.Claim, Reason: m.refusal.Reason, Later: m.refusal.Later}
-	case m.kind != want:
-		return fmt.Errorf("message %s is out of order", m.kind)
-	}
-	return nil
 }
 
 // cache receives the active agent's cache and streams it to the successor's Restore. Data that Restore does not read is discarded.
@@ -137,7 +122,7 @@ func (t *taker) chunks(w io.Writer) error {
 		if err == nil && m.kind == kindCacheEnd {
 			return nil
 		}
-		if err := t.expect(kindCache, m, err); err != nil {
+		if err := expect(kindCache, m, err); err != nil {
 			closeFiles(files)
 			return err
 		}
