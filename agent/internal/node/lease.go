@@ -55,23 +55,27 @@ func (n *Node) startProbes(s plan.Plan, probes *group) {
 func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
 	keep := next.Targets()
 	for _, t := range old.Targets() {
-		if slices.Contains(keep, t) {
-			continue
+		if !slices.Contains(keep, t) {
+			n.withdraw(t, probes)
 		}
-		n.withdraw(t, probes)
 	}
 }
 
 // withdraw removes a target: it stops its probes and withdraws its lease.
 func (n *Node) withdraw(t target, probes *group) {
 	probes.end(t.String())
-	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-		n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
-	}
+	n.withdrawLease(t)
 	n.Recorder.LeaseGone(t.Address, t.Protocol)
 	n.mu.Lock()
 	delete(n.targets, t)
 	n.mu.Unlock()
+}
+
+// withdrawLease withdraws a target's lease in the kernel.
+func (n *Node) withdrawLease(t target) {
+	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
+		n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
+	}
 }
 
 // probeAll restarts the probe loop of each known target, after a failed handover stopped them.
@@ -254,9 +258,7 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	}
 	n.mu.Unlock()
 	if v == lease.Withdraw {
-		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
-		}
+		n.withdrawLease(t)
 	}
 	switch {
 	case lost:
@@ -308,13 +310,11 @@ func (g *group) start(name string, run func(context.Context)) {
 	g.mu.Lock()
 	g.one[name] = func() { cancel(); <-done }
 	g.mu.Unlock()
-	g.wg.Add(1)
-	go func() {
-		defer g.wg.Done()
+	g.wg.Go(func() {
 		defer close(done)
 		defer cancel()
 		run(ctx)
-	}()
+	})
 }
 
 // end stops the goroutine with this name, and waits until it has ended.

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/netip"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/prober"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
@@ -272,9 +270,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	n.leaseLock.Lock()
 	c := n.updatePaths(found, why, time.Now())
 	for _, t := range c.withdrawn {
-		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
-		}
+		n.withdrawLease(t)
 	}
 	n.leaseLock.Unlock()
 	n.Recorder.CanQuery(err == nil)

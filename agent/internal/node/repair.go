@@ -15,7 +15,9 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 		q = &backoff.Conflict{}
 		n.conflicts[kind] = q
 	}
-	moving := n.isMoving()
+	n.mu.Lock()
+	moving := n.reloading
+	n.mu.Unlock()
 	if !moving && !q.Due(time.Now()) {
 		return q.Err()
 	}
@@ -38,10 +40,4 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 		return err
 	}
 	return q.Err()
-}
-
-func (n *Node) isMoving() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.reloading
 }

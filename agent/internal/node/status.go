@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -127,10 +128,7 @@ func (n *Node) Status() Status {
 		s.Leases = append(s.Leases, LeaseStatus{Address: t.Address, Protocol: t.Protocol.String(), Held: held, Since: l.since, Reason: l.reason})
 	}
 	slices.SortFunc(s.Leases, func(a, b LeaseStatus) int {
-		if c := a.Address.Compare(b.Address); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Protocol, b.Protocol)
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Protocol, b.Protocol))
 	})
 	return s
 }

@@ -112,13 +112,7 @@ func restAfter(losses int) time.Duration {
 	if losses < 2 {
 		return 0
 	}
-	d := restFirst
-	for range losses - 2 {
-		if d *= 2; d >= restMax {
-			return restMax
-		}
-	}
-	return d
+	return min(restFirst<<min(losses-2, 8), restMax) // 8 is beyond restMax
 }
 
 func (t *Target) failures() int {

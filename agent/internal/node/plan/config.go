@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,12 +24,8 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 		StubDomains: n.StubDomains, ConfigMap: n.KubeDNSConfigMap, Own: n.Own(), ClusterDomain: n.ClusterDomain, ReadFile: readFile,
 	}
 	up, err := upstream.Resolve(in)
-	if err != nil {
-		p, _ := Of(n, up, instance) // return only the upstreams' error; the plan's error shows once the upstreams are right
-		return p, up, err
-	}
-	p, err := Of(n, up, instance)
-	return p, up, err
+	p, planErr := Of(n, up, instance)
+	return p, up, cmp.Or(err, planErr) // the plan's error shows once the upstreams are right
 }
 
 // Of makes the plan from a NodeConfig and the upstreams up, already read from the files that it names. instance identifies this agent in
