@@ -20,7 +20,7 @@ func BenchmarkProbe(b *testing.B) {
 		b.Run(protocol.String(), func(b *testing.B) {
 			before := cpu(b)
 			for b.Loop() {
-				if r := probe(b, p, n.ClusterDNS()[0], protocol); !r.OK() {
+				if r := probe(b, p, n.ClusterDNS()[0], protocol); r.Failure != None {
 					b.Fatal(r.Err)
 				}
 			}
@@ -39,7 +39,7 @@ func BenchmarkProbe(b *testing.B) {
 				<-ticker.C
 				for _, a := range n.ClusterDNS() {
 					for _, protocol := range protocols {
-						if r := probe(b, p, a, protocol); !r.OK() {
+						if r := probe(b, p, a, protocol); r.Failure != None {
 							b.Fatal(r.Err)
 						}
 						total++

@@ -78,7 +78,10 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 	p := n.prober(t)
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
 	// The kernel takes the dead netns apart in the background; that must not take ours with it.
-	testutil.Eventually(t, func() error { return p.Ensure() })
+	testutil.Eventually(t, func() error {
+		_, err := p.Repair()
+		return err
+	})
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.TCP))
 }
 

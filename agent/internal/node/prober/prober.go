@@ -110,14 +110,8 @@ func (p *Prober) prepare(hostNetNS int) (err error) {
 	return p.ensure()
 }
 
-// Ensure repairs the prober's link, addresses, routes and pod table. It is idempotent, and writes nothing if nothing differs.
-func (p *Prober) Ensure() error {
-	_, err := p.Repair()
-	return err
-}
-
-// Repair does what Ensure does, and returns a description if it made the link or repaired the pod table. Other repairs, such as of
-// the link's addresses and routes, are not described.
+// Repair repairs the prober's link, addresses, routes and pod table. It is idempotent, and writes nothing if nothing differs. It returns a
+// description if it made the link or repaired the pod table; other repairs, such as of the link's addresses and routes, are not described.
 func (p *Prober) Repair() (repaired string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()
@@ -128,7 +122,7 @@ func (p *Prober) Repair() (repaired string, err error) {
 	return strings.Join(p.repaired, ", "), nil
 }
 
-// Reconfigure replaces the redirects and local addresses, then does what Ensure does.
+// Reconfigure replaces the redirects and local addresses, then does what Repair does.
 func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error {
 	p.repair.Lock()
 	defer p.repair.Unlock()

@@ -164,7 +164,7 @@ func (n *node) canceled(t *testing.T, p *Prober, target netip.Addr, protocol ste
 
 func wantOK(t testing.TB, r Result) {
 	t.Helper()
-	if !r.OK() || r.Instance != instance {
+	if r.Failure != None || r.Instance != instance {
 		t.Errorf("probe: %q %v from %q, want an answer from %s", r.Failure, r.Err, r.Instance, instance)
 	}
 }
@@ -278,7 +278,7 @@ func TestProbeFailures(t *testing.T) {
 		if err := p.CheckFallback(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
 			t.Errorf("Prove after Close: %v", err)
 		}
-		if err := p.Ensure(); !errors.Is(err, errClosed) {
+		if _, err := p.Repair(); !errors.Is(err, errClosed) {
 			t.Errorf("Ensure after Close: %v", err)
 		}
 	})

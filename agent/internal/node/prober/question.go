@@ -44,13 +44,9 @@ type Result struct {
 	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open its UDP socket
 }
 
-// OK reports whether an agent answered.
-func (r Result) OK() bool { return r.Failure == None }
-
 // question is one query in wire format, with the fields by which its answer is recognized.
 type question struct {
 	wire  []byte
-	id    uint16
 	name  string
 	start time.Time
 }
@@ -97,7 +93,7 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 	if err != nil {
 		return question{}, fmt.Errorf("encode the query for %q: %w", name, err)
 	}
-	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
+	return question{wire: wire, name: name, start: time.Now()}, nil
 }
 
 // matches reports whether packet answers this query: the same ID, the response bit and the same question section. Other packets on the
@@ -105,10 +101,6 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 func (q question) matches(packet []byte) bool {
 	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && msg.IsResponse(packet) &&
 		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])
-}
-
-func (q question) answeredBy(m *dns.Msg) bool {
-	return m.Id == q.id && m.Response && len(m.Question) == 1 && strings.EqualFold(m.Question[0].Name, q.name)
 }
 
 // judge turns the answer to a probe, or the error instead of one, into a Result.
@@ -123,7 +115,7 @@ func (q question) judge(packet []byte, err error) Result {
 	if err := m.Unpack(packet); err != nil {
 		return Result{Failure: WrongAnswer, Err: fmt.Errorf("the answer is not DNS: %w", err), Took: took}
 	}
-	if !q.answeredBy(&m) {
+	if !q.matches(packet) {
 		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another query"), Took: took}
 	}
 	for _, rr := range m.Answer {
@@ -144,7 +136,7 @@ func (q question) checkAnswer(packet []byte, err error) error {
 	if err := m.Unpack(packet); err != nil {
 		return fmt.Errorf("the answer is not DNS: %w", err)
 	}
-	if !q.answeredBy(&m) {
+	if !q.matches(packet) {
 		return errors.New("the answer belongs to another query")
 	}
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {

@@ -22,19 +22,19 @@ func FuzzJudge(f *testing.F) {
 	good := pack(f, answer)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
-	if r := q.judge(good, nil); !q.matches(good) || !r.OK() || r.Instance != instance {
+	if r := q.judge(good, nil); !q.matches(good) || r.Failure != None || r.Instance != instance {
 		f.Fatalf("the right answer: mine %v, %+v", q.matches(good), r)
 	}
 	other := newQuestion()
-	if other.matches(good) || other.judge(good, nil).OK() {
+	if other.matches(good) || other.judge(good, nil).Failure == None {
 		f.Fatal("an answer to one question was taken for another's")
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		r := q.judge(packet, nil)
-		if r.OK() != (r.Err == nil) {
+		if (r.Failure == None) != (r.Err == nil) {
 			t.Errorf("contradictory result %+v", r)
 		}
-		if r.OK() && !q.matches(packet) {
+		if r.Failure == None && !q.matches(packet) {
 			t.Errorf("success by an answer to another question: %+v", r)
 		}
 		_ = q.checkAnswer(packet, nil)
