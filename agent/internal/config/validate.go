@@ -67,10 +67,6 @@ func (n *Node) checkUpstreams() []error {
 	add := func(field, format string, args ...any) {
 		faults = append(faults, n.fault(field, fmt.Sprintf(format, args...)))
 	}
-	clusterDNS := map[netip.Addr]bool{}
-	for _, r := range n.Redirects {
-		clusterDNS[r.ClusterDNS] = true
-	}
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
 	case len(n.Upstreams.Cluster) == 0: // an empty upstreams.external is no fault: the cluster's servers then get all queries
@@ -81,13 +77,13 @@ func (n *Node) checkUpstreams() []error {
 		add("interceptNode", "true would catch the agent's own queries to the cluster DNS address: set upstreams.cluster too and %s", second)
 	default:
 		for i, a := range n.Upstreams.Cluster {
-			field := fmt.Sprintf("upstreams.cluster[%d]", i)
-			if n.InterceptNode && clusterDNS[a.Addr.Addr()] {
+			field, isClusterDNS := fmt.Sprintf("upstreams.cluster[%d]", i), slices.Contains(n.ClusterDNS(), a.Addr.Addr())
+			if n.InterceptNode && isClusterDNS {
 				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own queries to it would be caught: %s",
 					a.Addr.Addr(), second)
 				continue
 			}
-			if n.Link.ClusterDNSOnLink && clusterDNS[a.Addr.Addr()] {
+			if n.Link.ClusterDNSOnLink && isClusterDNS {
 				add(field, "%s is a cluster DNS address, and with link.clusterDNSOnLink: true it is this node's own: %s", a.Addr.Addr(), second)
 				continue
 			}

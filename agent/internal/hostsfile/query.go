@@ -80,12 +80,10 @@ func (r *resolver) round(ctx context.Context, keys []key, hasAddrs map[key]bool)
 }
 
 func (r *resolver) knowsSentinel(ctx context.Context, server int) bool {
-	for _, qtype := range qtypes() {
-		if answer := r.queryOne(ctx, server, sentinel+"."+r.domain, qtype); answer.err == nil && len(answer.addrs) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(qtypes(), func(qtype uint16) bool {
+		answer := r.queryOne(ctx, server, sentinel+"."+r.domain, qtype)
+		return answer.err == nil && len(answer.addrs) > 0
+	})
 }
 
 // query tries one server after the other until one answers.
@@ -125,8 +123,7 @@ func (r *resolver) queryOne(ctx context.Context, server int, name string, qtype 
 // shortError removes ports from a network error. They differ in each try, but the same fault must have the same text, so that it is
 // logged once.
 func shortError(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		if op.Timeout() {
 			return fmt.Errorf("no answer over %s", op.Net)
 		}

@@ -10,16 +10,12 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 // hasLease reports whether the kernel has a lease for the target's address and protocol.
 func (f *facts) hasLease(t plan.Target) bool {
-	for _, l := range f.leases {
-		if l.Address == t.Address && l.Protocol == t.Protocol {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.leases, func(l steer.LeaseState) bool { return l.Address == t.Address && l.Protocol == t.Protocol })
 }
 
 // leaseCount returns the number of wanted leases, and how many of them the kernel has.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -49,21 +50,19 @@ func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now
 
 // topOf adds up the counts of each pod's interfaces, and returns the pods with the most queries.
 func topOf(views []PodView) []overview.Pod {
-	pods := map[string]*overview.Pod{}
+	pods := map[string]overview.Pod{}
 	for _, v := range views {
 		name := cmp.Or(v.Pod, shortID(v.Container))
-		if pods[name] == nil {
-			pods[name] = &overview.Pod{Pod: name, State: steered(v.Decisions)}
+		p, known := pods[name]
+		if !known {
+			p = overview.Pod{Pod: name, State: steered(v.Decisions)}
 		}
-		if c := v.Counts; c != nil {
-			pods[name].Counts = pods[name].Counts.Add(overview.Counts{Queries: c.Queries, Hits: c.Hits, Kernel: c.Kernel, Failures: c.Failures})
+		if v.Counts != nil {
+			p.Counts = p.Counts.Add(overview.Counts(*v.Counts))
 		}
+		pods[name] = p
 	}
-	var out []overview.Pod
-	for _, p := range pods {
-		out = append(out, *p)
-	}
-	slices.SortFunc(out, func(a, b overview.Pod) int {
+	out := slices.SortedFunc(maps.Values(pods), func(a, b overview.Pod) int {
 		return cmp.Or(cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(a.Pod, b.Pod))
 	})
 	return out[:min(len(out), overview.MaxPods)]

@@ -28,7 +28,7 @@ type query struct {
 }
 
 // send sends the query over UDP, and again over TCP if the answer is truncated. If q.tcp is set, it sends it only over TCP.
-func (q query) send(ctx context.Context, server netip.AddrPort) (*dns.Msg, error) {
+func (q query) send(ctx context.Context, server netip.AddrPort) (answer *dns.Msg, err error) {
 	dialer := &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if q.mark == 0 {
 			return nil
@@ -39,15 +39,11 @@ func (q query) send(ctx context.Context, server netip.AddrPort) (*dns.Msg, error
 	if q.tcp {
 		networks = networks[1:]
 	}
-	var answer *dns.Msg
-	var err error
 	for _, network := range networks {
 		client := dns.Client{Net: network, Dialer: dialer, Timeout: queryTimeout}
-		answer, err = q.exchange(ctx, &client, server)
-		if err != nil {
+		if answer, err = q.exchange(ctx, &client, server); err != nil {
 			return nil, shortError(err)
-		}
-		if !answer.Truncated {
+		} else if !answer.Truncated {
 			break
 		}
 	}

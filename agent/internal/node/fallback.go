@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
@@ -146,7 +147,7 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 		delete(n.verified, addr)
 	}
 	after := n.verified[addr]
-	steers := slices.ContainsFunc(n.now.Redirects, func(r redirect) bool { return r.ClusterDNS == addr })
+	steers := slices.ContainsFunc(n.now.Redirects, func(r steer.Redirect) bool { return r.ClusterDNS == addr })
 	if err != nil {
 		n.faults["fallback "+addr.String()] = err.Error()
 	} else {

@@ -14,8 +14,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-type redirect = steer.Redirect
-
 // Status is the agent's state, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
 	Process
