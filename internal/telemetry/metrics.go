@@ -133,8 +133,8 @@ func (m *Metrics) Totals(names ...string) []float64 {
 }
 
 // Lease records whether a lease is held.
-func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
-	address := addr.String()
+func (m *Metrics) Lease(addr netip.Addr, p steer.Protocol, held bool) {
+	address, protocol := addr.String(), p.String()
 	m.lease.WithLabelValues(address, protocol).Set(scrape.Bool(held))
 	changes := m.changes.WithLabelValues(address, protocol) // created at once, so that rate() sees the first change
 	m.mu.Lock()
@@ -146,8 +146,8 @@ func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 }
 
 // LeaseGone removes the metrics of a lease that the agent no longer keeps.
-func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
-	address := addr.String()
+func (m *Metrics) LeaseGone(addr netip.Addr, p steer.Protocol) {
+	address, protocol := addr.String(), p.String()
 	m.lease.DeleteLabelValues(address, protocol)
 	m.changes.DeleteLabelValues(address, protocol)
 	m.mu.Lock()

@@ -36,13 +36,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func everything() *Metrics {
 	m := New("v0.1.0")
 	addr := netip.MustParseAddr("169.254.20.11")
-	m.Lease(addr, "udp", false)
-	m.Lease(addr, "udp", true)
+	m.Lease(addr, steer.UDP, false)
+	m.Lease(addr, steer.UDP, true)
 	m.LeaseLost("slow")
 	m.LeaseLost("made-up")
-	m.Lease(addr, "udp", true) // no change
-	m.Lease(addr, "udp", false)
-	m.Lease(netip.MustParseAddr("fd00:90de:d95::b"), "tcp", true)
+	m.Lease(addr, steer.UDP, true) // no change
+	m.Lease(addr, steer.UDP, false)
+	m.Lease(netip.MustParseAddr("fd00:90de:d95::b"), steer.TCP, true)
 	m.Probe("")
 	m.Probe("timeout")
 	m.Probe("something new")
@@ -55,8 +55,8 @@ func everything() *Metrics {
 	m.FallbackVerified(netip.MustParseAddr("10.96.0.10"), true)
 	m.FallbackVerified(netip.MustParseAddr("fd00:10:96::a"), false)
 	gone := netip.MustParseAddr("10.96.0.99")
-	m.Lease(gone, "udp", true)
-	m.LeaseGone(gone, "udp")
+	m.Lease(gone, steer.UDP, true)
+	m.LeaseGone(gone, steer.UDP)
 	m.FallbackVerified(gone, false)
 	m.FallbackGone(gone)
 	m.Pods(map[string]int{"steered": 3, "left-alone": 1})
@@ -131,11 +131,11 @@ func TestLeaseGone(t *testing.T) {
 	m := New("v0.1.0")
 	addr := netip.MustParseAddr("169.254.20.11")
 	for range 2 {
-		m.Lease(addr, "udp", true)
+		m.Lease(addr, steer.UDP, true)
 		if got := promtest.ToFloat64(m.changes); got != 1 {
 			t.Errorf("%v changes, want 1", got)
 		}
-		m.LeaseGone(addr, "udp")
+		m.LeaseGone(addr, steer.UDP)
 		if got := promtest.CollectAndCount(m.lease) + promtest.CollectAndCount(m.changes); got != 0 {
 			t.Errorf("%d series of a lease that is not wanted", got)
 		}

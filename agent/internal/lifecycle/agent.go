@@ -34,14 +34,13 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// role has the functions in which the roles `node` and `nodecache` differ. Only read and derive are required.
+// role has the functions in which the roles `node` and `nodecache` differ. serve and cleanUp may be nil.
 type role struct {
-	read   func() (*config.Node, error) // reads the configuration for a reload
-	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
-	// recorder wraps the node.Recorder that the agent passes to the node's loop; nil: it is used unwrapped.
-	recorder func(node.Recorder) node.Recorder
-	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
-	cleanUp  func(plan.Plan) error // called with the plan of the start when an agent that served ends, unless a successor has taken over
+	read    func() (*config.Node, error) // reads the configuration for a reload
+	derive  func(*config.Node) (plan.Plan, upstream.Upstreams, error)
+	checked func(part string, err error) // node.Parts.PartChecked
+	serve   func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
+	cleanUp func(plan.Plan) error // called with the plan of the start when an agent that served ends, unless a successor has taken over
 }
 
 // agent is the process's agent, in the role `node` or `nodecache`.

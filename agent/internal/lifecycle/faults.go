@@ -8,21 +8,12 @@ import (
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// nodeCacheRecorder is the node.Recorder in node-cache mode. In addition, it counts faults in node-cache's metrics, starts the waiting
-// endpoints after the first check of the link, and writes the -pidfile file at each check at which the server runs.
-type nodeCacheRecorder struct {
-	node.Recorder
-	c *nodeCache
-}
-
-// PartChecked implements node.Recorder.
-func (r nodeCacheRecorder) PartChecked(part string, err error) {
-	r.Recorder.PartChecked(part, err)
-	c := r.c
+// partChecked implements role.checked. It counts faults in node-cache's metrics, starts the waiting endpoints after the first check of the
+// link, and writes the -pidfile file at each check at which the server runs.
+func (c *nodeCache) partChecked(part string, err error) {
 	switch part {
 	case "link":
 		c.once.Do(func() { close(c.linked) })

@@ -34,7 +34,7 @@ func TestFaultsByNodeCachesNames(t *testing.T) {
 	} {
 		faults := nodecache.NewFaults()
 		place := &nodeCache{faults: faults, linked: make(chan struct{}), opts: nodecache.Options{Link: nodecache.Link{Interface: c.link}}}
-		nodeCacheRecorder{recorder{}, place}.PartChecked(c.part, c.err)
+		place.partChecked(c.part, c.err)
 		select {
 		case <-place.linked:
 		default:

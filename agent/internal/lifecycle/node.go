@@ -54,6 +54,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
 			return plan.Read(n, e.ReadFile, a.instance)
 		},
+		checked: func(string, error) {}, // `status` shows the faults of a part; only node-cache mode counts them in metrics
 	}
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/node/link"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/internal/dns/corefile"
@@ -51,9 +50,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(),
 		instance: newInstance(), linked: make(chan struct{})}
 	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} },
-		serve:   c.serve,
-		cleanUp: c.cleanUp}
+	a.role = role{read: c.read, derive: c.derive, checked: c.partChecked, serve: c.serve, cleanUp: c.cleanUp}
 	pod, _ := e.LookupEnv("POD_NAME") // used only in messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
 	log.Info("starting in node-cache mode", "version", e.Version, "instance", a.instance,

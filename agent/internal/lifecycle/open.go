@@ -137,7 +137,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		Lease: o.lease, Prober: probes, Pods: o.registry, Verified: &verifiedFallbacks{dir: o.plan.Folders.Persist, backend: a.backend},
 		FallbackLost: fallbackLost, Uplinks: rules.Uplinks,
 		Upstreams: upstreamChecker{o.upstreams, o.server},
-		Recorder:  recorder{o.metrics},
+		Recorder:  o.metrics, PartChecked: a.role.checked,
 	}
 	if a.backend.Caps().Evidence {
 		notes, err := a.backend.OpenEvidence() // a netlink socket of its own, because evidence is read concurrently with the loop
@@ -149,9 +149,6 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		seen := evidence.New(a.log, notes, o.lease, o.registry)
 		o.metrics.Collect(seen.Collectors()...)
 		parts.Evidence = seen
-	}
-	if a.role.recorder != nil {
-		parts.Recorder = a.role.recorder(parts.Recorder)
 	}
 	n := node.New(a.instance, o.plan, parts)
 	if s.from != nil {

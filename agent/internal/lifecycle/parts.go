@@ -9,10 +9,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/node/link"
-	"github.com/neardns/neardns/agent/internal/node/prober"
-	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -69,18 +66,3 @@ func fallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) strin
 	}
 	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }
-
-// recorder implements node.Recorder with the metrics.
-type recorder struct{ *telemetry.Metrics }
-
-func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
-	r.Metrics.Lease(addr, p.String(), held)
-}
-func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
-func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
-
-// PartChecked implements node.Recorder. It does nothing: `status` shows the faults of a part, and only node-cache mode counts them in
-// metrics (nodeCacheRecorder).
-func (r recorder) PartChecked(string, error) {}
-
-func (r recorder) LeaseLost(f prober.Failure) { r.Metrics.LeaseLost(string(f)) }

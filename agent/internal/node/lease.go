@@ -173,7 +173,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (answere
 	if r.Failure == prober.None {
 		r.Failure, r.Err = lateAnswer(r.Took, lifetime)
 	}
-	n.Recorder.Probe(r.Failure)
+	n.Recorder.Probe(string(r.Failure))
 	verdict := n.verdictOf(t, r.Failure, lifetime)
 	if verdict == lease.Renew {
 		refused, err := n.grant(t)
@@ -264,7 +264,7 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	case lost:
 		n.kick.Send() // the host's firewall may be the reason, and some changes of it send no event: check the rules now
 		n.Recorder.Lease(t.Address, t.Protocol, false)
-		n.Recorder.LeaseLost(r.Failure)
+		n.Recorder.LeaseLost(string(r.Failure))
 		n.Log.Warn("lease lost; kube-dns answers, except kernel hits", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "wait", rest)
 	case news:
 		n.kick.Send()

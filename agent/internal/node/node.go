@@ -124,11 +124,8 @@ type Upstreams interface {
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	LeaseGone(addr netip.Addr, p steer.Protocol) // the agent no longer serves this address and protocol
-	Probe(result prober.Failure)                 // prober.None for success
-	LeaseLost(reason prober.Failure)             // a held lease was lost
-	// PartChecked records that a part (link, rules, firewall, prober) was checked and, if needed, repaired, or the error that prevented
-	// it. For the server, it records the start. Only the loop's goroutine calls it.
-	PartChecked(part string, err error)
+	Probe(result string)                         // a prober.Failure; prober.None for success
+	LeaseLost(reason string)                     // a held lease was lost: by a prober.Failure, or lostUpstream
 	Repair(kind string)
 	Reload(ok bool)
 	FallbackVerified(clusterDNS netip.Addr, ok bool)
@@ -152,6 +149,9 @@ type Parts struct {
 	Verified VerifiedFallbacks
 	Uplinks  plan.Uplinks
 	Recorder Recorder
+	// PartChecked is called when a part (link, rules, firewall, prober) was checked and, if needed, repaired, with the error that prevented
+	// it, if any. For the server, it is called at the start. Only the loop's goroutine calls it.
+	PartChecked func(part string, err error)
 	// Upstreams show whether misses can be forwarded, and appear in the status. If nil, leases do not depend on upstreams.
 	Upstreams Upstreams
 	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/lease"
-	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
@@ -327,7 +326,7 @@ func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now tim
 }
 
 // lostUpstream is the metric's reason for a lease that is withdrawn because upstreams do not answer, although no probe failed.
-const lostUpstream prober.Failure = "upstream"
+const lostUpstream = "upstream"
 
 // faultAsking is the key in a node's faults for upstreams that do not answer the agent's own queries.
 const faultAsking = "asking"

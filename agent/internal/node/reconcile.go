@@ -114,7 +114,7 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 		return s.Unserved
 	}
 	err := n.Server.Start(ctx, s.Server)
-	n.Recorder.PartChecked("server", err)
+	n.PartChecked("server", err)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 		return q.Err()
 	}
 	repaired, err := repair()
-	n.Recorder.PartChecked(kind, err)
+	n.PartChecked(kind, err)
 	if repaired != "" && !moving {
 		q.Repaired(time.Now())
 		if _, lasts := q.Lasts(); lasts {

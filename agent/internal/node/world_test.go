@@ -305,16 +305,16 @@ func (p worldProofs) Write(proven []netip.Addr) error {
 type worldRecorder struct{ *world }
 
 func (worldRecorder) Lease(netip.Addr, steer.Protocol, bool) {}
-func (worldRecorder) Probe(prober.Failure)                   {}
-func (r worldRecorder) LeaseLost(reason prober.Failure)      { _ = r.call("count-lost %s", reason) }
+func (worldRecorder) Probe(string)                           {}
+func (r worldRecorder) LeaseLost(reason string)              { _ = r.call("count-lost %s", reason) }
 func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
 func (worldRecorder) FallbackVerified(netip.Addr, bool)      {}
 func (worldRecorder) Pods(map[string]int)                    {}
 func (worldRecorder) CanQuery(bool)                          {}
 
-func (r worldRecorder) PartChecked(part string, err error) {
-	r.set(func() { r.checked[part] = err })
+func (w *world) partChecked(part string, err error) {
+	w.set(func() { w.checked[part] = err })
 }
 
 func (r worldRecorder) FallbackGone(addr netip.Addr) {
@@ -349,6 +349,7 @@ func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, f
 		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: w.ensureFirewall,
 		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Verified: worldProofs{w}, FallbackLost: w.fallbackLost,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
+		PartChecked: w.partChecked,
 	})
 	if w.asked != nil {
 		n.Upstreams = worldUpstreams{w}
