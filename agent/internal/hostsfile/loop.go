@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ type Hosts struct {
 	recalled bool              // recall was called with the lines that the file had at the start
 	written  []hostsfile.Entry // neardns's lines after the last successful update; if the file has others, another program changed them
 	conflict backoff.Conflict
-	retry    *time.Timer // fires when a conflict with another program allows the next repair
+	retry    <-chan time.Time // fires when a conflict with another program allows the next repair
 
 	mu    sync.Mutex // guards state
 	state nodestate.Hosts
@@ -42,7 +43,7 @@ type Hosts struct {
 // `doctor` show; its errors are logged.
 func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts) error) *Hosts {
 	h := &Hosts{log: log, pace: defaultPace(), early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
-		file: &file{root: root}, known: memory{}, retry: stoppedTimer()}
+		file: &file{root: root}, known: memory{}}
 	h.configure(conf)
 	return h
 }
@@ -50,17 +51,7 @@ func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts)
 // configure applies a configuration. Facts about Services that stay in it are kept.
 func (h *Hosts) configure(conf Config) {
 	h.conf, h.resolver = conf, &resolver{domain: conf.Domain, servers: conf.Servers}
-	for k := range h.known {
-		if !slices.Contains(conf.Services, k.service) {
-			delete(h.known, k)
-		}
-	}
-}
-
-func stoppedTimer() *time.Timer {
-	t := time.NewTimer(0)
-	t.Stop()
-	return t
+	maps.DeleteFunc(h.known, func(k key, _ fact) bool { return !slices.Contains(conf.Services, k.service) })
 }
 
 // Run keeps the lines in the hosts file up to date until ctx ends; they stay in the file then. changed delivers a value when the file may
@@ -69,13 +60,8 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 	h.mu.Lock()
 	h.state.Since = time.Now()
 	h.mu.Unlock()
-	next, between := time.NewTimer(0), stoppedTimer()
-	defer func() {
-		for _, t := range []*time.Timer{next, between, h.retry} {
-			t.Stop()
-		}
-	}()
-	early := h.early
+	next, early := time.After(0), h.early
+	var between <-chan time.Time
 	round := func(keys []key) {
 		h.reconcile(ctx) // before the queries, because kube-dns may take long to answer
 		if len(keys) > 0 {
@@ -84,10 +70,10 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 		}
 		unanswered := func(k key) bool { return h.known[k].answered.IsZero() }
 		if early < h.pace.every && slices.ContainsFunc(h.conf.keys(), unanswered) {
-			next.Reset(early)
+			next = time.After(early)
 			early *= 2
 		} else if wait, ok := h.pace.between(time.Now(), h.known); ok {
-			between.Reset(wait)
+			between = time.After(wait)
 		}
 	}
 	for {
@@ -95,19 +81,19 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 		case <-ctx.Done():
 			h.update(func(s *nodestate.Hosts) { s.Ended = true })
 			return
-		case <-next.C:
-			next.Reset(h.pace.begin(time.Now()))
+		case <-next:
+			next = time.After(h.pace.begin(time.Now()))
 			round(h.conf.keys())
-		case <-between.C:
+		case <-between:
 			round(h.pace.take(time.Now(), h.known))
 		case <-changed:
 			h.reconcile(ctx)
-		case <-h.retry.C:
+		case <-h.retry:
 			h.reconcile(ctx)
 		case conf := <-reload:
 			h.configure(conf)
 			h.log.Info("new configuration in effect; its Services are queried now", "services", len(conf.Services))
-			next.Reset(0)
+			next = time.After(0)
 		}
 	}
 }
@@ -148,7 +134,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	now := time.Now()
 	undone := h.written != nil && !slices.EqualFunc(ours, h.written, hostsfile.Entry.Equal)
 	if undone && !h.conflict.Due(now) {
-		h.retry.Reset(h.conflict.Until().Sub(now))
+		h.retry = time.After(h.conflict.Until().Sub(now))
 		return
 	}
 	entries := h.known.entries(h.conf)
@@ -162,7 +148,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 }
 
 // count counts writes and repairs in the metrics, and logs updates and the begin and end of a conflict with another program. While a
-// conflict lasts, it sets the timer for the next repair.
+// conflict lasts, it sets the time of the next repair.
 func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	switch {
 	case err != nil:
@@ -176,7 +162,7 @@ func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 			h.log.Warn("another program keeps changing neardns's lines in the hosts file; repairs are less frequent until it stops")
 		}
 		if _, lasts := h.conflict.Lasts(); lasts {
-			h.retry.Reset(h.conflict.Until().Sub(now))
+			h.retry = time.After(h.conflict.Until().Sub(now))
 		}
 		h.update(func(s *nodestate.Hosts) { s.Repairs++ })
 	} else if written {

@@ -178,10 +178,7 @@ func (n *Node) lastYield() *yield {
 	n.mu.Lock()
 	n.ending = true
 	n.mu.Unlock()
-	limit := time.NewTimer(lastYield)
-	defer limit.Stop()
-	look := time.NewTicker(yieldPoll)
-	defer look.Stop()
+	limit, look := time.After(lastYield), time.Tick(yieldPoll)
 	for {
 		n.mu.Lock()
 		alone := len(n.successors) == 0
@@ -192,9 +189,9 @@ func (n *Node) lastYield() *yield {
 		select {
 		case y := <-n.yields:
 			return y
-		case <-limit.C:
+		case <-limit:
 			return nil
-		case <-look.C:
+		case <-look:
 		}
 	}
 }

@@ -126,13 +126,11 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 		if !n.judge(t, result, s.Terms.Lifetime) {
 			wait = min(wait, max(0, s.Terms.Renew/2-time.Since(begun)))
 		}
-		next := time.NewTimer(wait)
 		select {
-		case <-next.C:
+		case <-time.After(wait):
 		case <-requested:
 		case <-ctx.Done():
 		}
-		next.Stop()
 		if ctx.Err() != nil {
 			return
 		}

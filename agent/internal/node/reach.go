@@ -98,13 +98,11 @@ func (n *Node) runQueries(ctx context.Context) {
 // awaitTrouble waits until a client's query gets no answer, queryNow has a value, queryIdle is over, or ctx ends. It returns true for the
 // first.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
-	idle := time.NewTimer(queryIdle)
-	defer idle.Stop()
 	select {
 	case <-n.Upstreams.Trouble():
 		return true
 	case <-n.queryNow:
-	case <-idle.C:
+	case <-time.After(queryIdle):
 	case <-ctx.Done():
 	}
 	return false

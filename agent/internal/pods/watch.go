@@ -73,12 +73,11 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 // watcher, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
 // one watches the removed folder.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
-	slow := time.NewTicker(poll)
-	defer slow.Stop()
+	slow := time.Tick(poll)
 	for ctx.Err() == nil {
 		if watcher != nil {
 			p.setWatched(true)
-			p.events(ctx, watcher, slow.C, changed)
+			p.events(ctx, watcher, slow, changed)
 			watcher.Close()
 		}
 		p.setWatched(false)
