@@ -47,13 +47,13 @@ func configCommand(e env) *cobra.Command {
 	show.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case rendered:
-			return showCorefile(e, *shown)
+			return showLoaded(e, *shown, showCorefile)
 		case format == "yaml":
 			return showConfig(c.Context(), e, *shown)
 		case format == "conflist-entry":
-			return showEntry(e, *shown)
+			return showLoaded(e, *shown, showEntry)
 		case format == "kubelet":
-			return showKubelet(e, *shown)
+			return showLoaded(e, *shown, showKubelet)
 		}
 		return cli.Usagef("--format %q: yaml, conflist-entry or kubelet", format)
 	}
@@ -102,12 +102,17 @@ func warnOfPods(e env, n *config.Node) {
 	}
 }
 
-func showCorefile(e env, path string) error {
+// showLoaded loads the configuration, prints warnings about unknown keys, and calls show.
+func showLoaded(e env, path string, show func(e env, n *config.Node, path string) error) error {
 	n, err := loadConfig(e, path)
 	if err != nil {
 		return err
 	}
 	warn(e, n.Unknown())
+	return show(e, n, path)
+}
+
+func showCorefile(e env, n *config.Node, path string) error {
 	text, err := render(e, n, path)
 	if err != nil {
 		return err
@@ -117,12 +122,7 @@ func showCorefile(e env, path string) error {
 }
 
 // showEntry prints the plugin's conflist entry. The installer calls it, and passes the warnings on.
-func showEntry(e env, path string) error {
-	n, err := loadConfig(e, path)
-	if err != nil {
-		return err
-	}
-	warn(e, n.Unknown())
+func showEntry(e env, n *config.Node, _ string) error {
 	warnOfPods(e, n)
 	entry, err := n.ConflistEntry()
 	if err != nil {
@@ -159,12 +159,7 @@ func warn(e env, lines []string) {
 }
 
 // showKubelet prints what was detected in the kubelet's configuration; the installer stores it for the agent.
-func showKubelet(e env, path string) error {
-	n, err := loadConfig(e, path)
-	if err != nil {
-		return err
-	}
-	warn(e, n.Unknown())
+func showKubelet(e env, n *config.Node, _ string) error {
 	k, ok, err := n.Kubelet(e.Env)
 	if err != nil {
 		return badConfig(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"slices"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -53,11 +54,7 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 	var readErr, kindErr error
 	f.want, f.up, readErr = plan.Read(in.Conf, in.ReadFile, "doctor")
 	f.want, kindErr = f.want.ForBackend(f.kind)
-	for _, err := range []error{readErr, kindErr, f.kindErr} {
-		if err != nil {
-			f.faults = append(f.faults, err)
-		}
-	}
+	f.faults = slices.DeleteFunc([]error{readErr, kindErr, f.kindErr}, func(err error) bool { return err == nil })
 	f.agent, f.agentErr = readAgent[*node.Status](ctx, in.socket(), "/status")
 	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
 	if f.want.KernelOnly() {

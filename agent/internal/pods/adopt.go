@@ -372,10 +372,8 @@ func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 		}
 		list, err := i.Addrs()
 		for _, a := range list {
-			if prefix, ok := a.(*net.IPNet); ok {
-				if addr, ok := netip.AddrFromSlice(prefix.IP); ok {
-					have = append(have, addr.Unmap())
-				}
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+				have = append(have, prefix.Addr())
 			}
 		}
 		return err

@@ -18,7 +18,6 @@ type netns struct {
 	ns   *os.File
 	work chan func()   // functions that the thread is to run
 	gone chan struct{} // closed when the thread has ended
-	once sync.Once     // makes close run once
 
 	mu     sync.Mutex           // guards the fields below
 	spare  map[socketKind][]int // descriptors of sockets that were created in advance
@@ -84,11 +83,8 @@ func (r *netns) run(enter func() error, ready chan<- error) {
 // can be created.
 func (r *netns) do(f func()) {
 	done := make(chan struct{})
-	select {
-	case r.work <- func() { f(); close(done) }:
-		<-done
-	case <-r.gone:
-	}
+	r.work <- func() { f(); close(done) }
+	<-done
 }
 
 // socket returns a non-blocking socket of the netns: a spare one, or else a new one.
@@ -125,20 +121,18 @@ func (r *netns) socket(k socketKind) (int, error) {
 
 func (r *netns) fd() int { return int(r.ns.Fd()) }
 
-// close ends the thread and releases the netns. The kernel deletes the netns once the last socket in it is closed too.
+// close ends the thread and releases the netns. The kernel deletes the netns once the last socket in it is closed too. Call it once.
 func (r *netns) close() {
-	r.once.Do(func() {
-		r.mu.Lock()
-		r.closed = true
-		for _, fds := range r.spare {
-			for _, fd := range fds {
-				unix.Close(fd)
-			}
+	r.mu.Lock()
+	r.closed = true
+	for _, fds := range r.spare {
+		for _, fd := range fds {
+			unix.Close(fd)
 		}
-		r.spare = nil
-		r.mu.Unlock()
-		close(r.work)
-		<-r.gone
-		r.ns.Close()
-	})
+	}
+	r.spare = nil
+	r.mu.Unlock()
+	close(r.work)
+	<-r.gone
+	r.ns.Close()
 }
