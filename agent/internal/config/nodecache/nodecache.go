@@ -45,7 +45,8 @@ func ServiceVariable(service string) string {
 // the cluster's names, or the zero Addr.
 func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr) (Answer, error) {
 	var a Answer
-	upstream, err := service(lookupEnv, ServiceVariable(o.UpstreamService))
+	variable := ServiceVariable(o.UpstreamService)
+	upstream, err := service(lookupEnv, variable)
 	if err != nil {
 		return a, err
 	}
@@ -54,6 +55,8 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 		return a, err
 	}
 	own := func(addr netip.Addr) bool { return slices.Contains(o.LocalIPs, addr) }
+	note := func(format string, args ...any) { a.Notes = append(a.Notes, fmt.Sprintf(format, args...)) }
+	unset := fmt.Sprintf("-upstreamsvc %s: %s is not set", o.UpstreamService, variable)
 	const remedy = "make a second Service for the same pods, such as kube-dns-upstream, in this pod's namespace, and name it with -upstreamsvc"
 	switch {
 	case upstream.IsValid() && own(upstream):
@@ -61,31 +64,22 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 			upstream, remedy)
 	case upstream.IsValid():
 	case cluster.IsValid() && !own(cluster):
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set (no such Service in this namespace when the pod "+
-			"started); kube-dns at %s gets the queries",
-			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster))
 		upstream = cluster
+		note("%s (no such Service in this namespace when the pod started); kube-dns at %s gets the queries", unset, upstream)
 	case cluster.IsValid():
-		return a, fmt.Errorf("-upstreamsvc %s: %s is not set, and kube-dns at %s is one of -localip: %s; a Service that is newer "+
-			"than the pod is seen after the pod is restarted",
-			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster, remedy)
+		return a, fmt.Errorf("%s, and kube-dns at %s is one of -localip: %s; a Service that is newer than the pod is seen after the pod is "+
+			"restarted", unset, cluster, remedy)
 	case named.IsValid():
 		upstream = named
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers if the agent does not, since the template "+
-			"forwards the cluster's names to it",
-			o.UpstreamService, ServiceVariable(o.UpstreamService), named))
+		note("%s; %s answers if the agent does not, since the template forwards the cluster's names to it", unset, upstream)
 	case len(o.Fallback) > 0:
 		upstream = o.Fallback[0]
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s gets the queries", o.UpstreamService,
-			ServiceVariable(o.UpstreamService), upstream))
+		note("%s; -fallback %s gets the queries", unset, upstream)
 	default:
-		unset := ServiceVariable(o.UpstreamService) + " is not set"
-		if variable := ServiceVariable(o.UpstreamService); variable != kubeDNS {
-			unset = fmt.Sprintf("neither %s nor %s is set", variable, kubeDNS)
+		if variable != kubeDNS {
+			unset = fmt.Sprintf("-upstreamsvc %s: neither %s nor %s is set", o.UpstreamService, variable, kubeDNS)
 		}
-		return a, fmt.Errorf("-upstreamsvc %s: %s: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's "+
-			"address with -fallback",
-			o.UpstreamService, unset)
+		return a, fmt.Errorf("%s: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's address with -fallback", unset)
 	}
 	a.Upstream = upstream
 	for i, ip := range o.LocalIPs {
