@@ -83,7 +83,7 @@ type Evidence struct {
 	kernel   Switch
 	bypasser Bypasser
 	pods     Pods
-	counts   *counts
+	counts   counts
 	trials   sync.WaitGroup
 	slots    chan struct{} // limits how many trials run at once
 
@@ -190,7 +190,6 @@ func (e *Evidence) bypass(c steer.Client) error {
 	}
 	_, known := e.judge.bypassed[c]
 	e.judge.noteBypass(c, h)
-	e.updateGauge()
 	if known {
 		e.counts.prolonged.Inc()
 		e.log.Debug("a policy or firewall dropped a bypassed client's trial query; bypass prolonged", "client", c.String(),
@@ -206,7 +205,6 @@ func (e *Evidence) bypass(c steer.Client) error {
 func (e *Evidence) reconcile(suspects []steer.Suspect) {
 	e.mu.Lock()
 	ended := e.judge.reconcile(time.Now(), suspects)
-	e.updateGauge()
 	e.mu.Unlock()
 	for _, c := range ended {
 		e.counts.ended.Inc()
@@ -220,9 +218,6 @@ func (e *Evidence) anyBypassed() bool {
 	defer e.mu.Unlock()
 	return len(e.judge.bypassed) > 0
 }
-
-// updateGauge sets the metric of bypassed clients. The caller holds mu.
-func (e *Evidence) updateGauge() { e.counts.set(maps.Keys(e.judge.bypassed)) }
 
 // logError logs an error unless the last one had the same text.
 func (e *Evidence) logError(err error) {

@@ -318,7 +318,7 @@ func gauges(t *testing.T, e *Evidence) map[string]float64 {
 
 func TestCollector(t *testing.T) {
 	e := New(slog.New(slog.DiscardHandler), newKernel(), newKernel(), newKernel())
-	e.counts.set(maps.Keys(map[steer.Client]bool{pod: true, other: true}))
+	e.judge.bypassed = map[steer.Client]bypass{pod: {}, other: {}}
 	want := map[string]float64{"ipv4 udp": 1, "ipv4 tcp": 0, "ipv6 udp": 0, "ipv6 tcp": 1}
 	if got := gauges(t, e); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)

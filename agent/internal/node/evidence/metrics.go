@@ -1,58 +1,44 @@
 package evidence
 
 import (
-	"iter"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-const namespace = "neardns"
-
-// counts are the metrics of bypasses. They have no label for the pod, because the number of label values would be unbounded; the status
-// names the pods.
+// counts count the events of bypasses.
 type counts struct {
-	all     []prometheus.Collector
-	clients map[family]prometheus.Gauge
-
+	all                     *prometheus.CounterVec
 	begun, prolonged, ended prometheus.Counter
 }
 
-type family struct {
-	name     string
-	protocol steer.Protocol
-}
-
-func newCounts() *counts {
-	clients := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "bypassed_clients",
-		Help: "Clients (source, the agent's address, protocol) that kube-dns answers because their queries do not reach the agent."},
-		[]string{"family", "protocol"})
-	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
+func newCounts() counts {
+	all := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "bypass_events_total",
 		Help: "Client bypasses by event: begun, prolonged (queries still dropped), ended (one arrived, or none was sent)."}, []string{"event"})
-	c := &counts{all: []prometheus.Collector{clients, events}, clients: map[family]prometheus.Gauge{},
-		begun: events.WithLabelValues("begun"), prolonged: events.WithLabelValues("prolonged"), ended: events.WithLabelValues("ended")}
-	for _, name := range []string{"ipv4", "ipv6"} {
-		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			c.clients[family{name, p}] = clients.WithLabelValues(name, p.String())
-		}
-	}
-	return c
+	return counts{all, all.WithLabelValues("begun"), all.WithLabelValues("prolonged"), all.WithLabelValues("ended")}
 }
 
-func (c *counts) set(held iter.Seq[steer.Client]) {
-	sum := map[family]int{}
-	for client := range held {
-		name := "ipv6"
-		if client.Source.Is4() {
-			name = "ipv4"
+// Collectors returns the metrics. They have no label for the pod, because the number of label values would be unbounded; the status names
+// the pods.
+func (e *Evidence) Collectors() []prometheus.Collector {
+	var s scrape.Set
+	clients := s.Gauge("neardns_bypassed_clients", "Clients (source, the agent's address, protocol) that kube-dns answers because their "+
+		"queries do not reach the agent.", "family", "protocol")
+	return []prometheus.Collector{e.counts.all, s.Read(func(to chan<- prometheus.Metric) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		sum := map[string]float64{}
+		for c := range e.judge.bypassed {
+			family := "ipv6"
+			if c.Source.Is4() {
+				family = "ipv4"
+			}
+			sum[family+c.Protocol.String()]++
 		}
-		sum[family{name, client.Protocol}]++
-	}
-	for f, g := range c.clients {
-		g.Set(float64(sum[f]))
-	}
+		for _, family := range []string{"ipv4", "ipv6"} {
+			for _, protocol := range []string{"udp", "tcp"} {
+				clients.Send(to, sum[family+protocol], family, protocol)
+			}
+		}
+	})}
 }
-
-// Collectors returns the metrics.
-func (e *Evidence) Collectors() []prometheus.Collector { return e.counts.all }
