@@ -38,26 +38,23 @@ func newCounts() *counts {
 
 // Collectors returns the metrics of the role `hosts`. The gauges read its state at each scrape.
 func (h *Hosts) Collectors() []prometheus.Collector {
-	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: labels}, value)
-	}
-	out := []prometheus.Collector{h.counts.queries, h.counts.writes, h.counts.repairs,
-		gauge("hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).", nil, func() float64 {
-			s := h.State()
-			return scrape.Bool(s.Fault == "" && !s.Looked.IsZero())
-		}),
-		gauge("hosts_fighting", "Whether another program keeps changing our lines, so that repairs are less frequent (1).", nil,
-			func() float64 { return scrape.Bool(h.State().Fighting) })}
-	for _, standing := range []Standing{Missing, Foreign, Stale, Current} {
-		out = append(out, gauge("hosts_services", "Services of hosts.services, by their state in the hosts file: current; stale (kube-dns has "+
-			"not answered for five minutes); missing (no line, as there is no such Service, or kube-dns has not answered yet); foreign (a line "+
-			"that is not ours has one of the names).", prometheus.Labels{"state": string(standing)}, func() (n float64) {
-			s := h.State()
-			for _, service := range s.Services {
-				n += scrape.Bool(StandingOf(service, s.Since, time.Now()) == standing)
+	var s scrape.Set
+	ok := s.Gauge("neardns_hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).")
+	fighting := s.Gauge("neardns_hosts_fighting",
+		"Whether another program keeps changing our lines, so that repairs are less frequent (1).")
+	services := s.Gauge("neardns_hosts_services", "Services of hosts.services, by their state in the hosts file: current; stale (kube-dns "+
+		"has not answered for five minutes); missing (no line, as there is no such Service, or kube-dns has not answered yet); foreign (a line "+
+		"that is not ours has one of the names).", "state")
+	return []prometheus.Collector{h.counts.queries, h.counts.writes, h.counts.repairs, s.Read(func(to chan<- prometheus.Metric) {
+		state, now := h.State(), time.Now()
+		ok.Send(to, scrape.Bool(state.Fault == "" && !state.Looked.IsZero()))
+		fighting.Send(to, scrape.Bool(state.Fighting))
+		for _, standing := range []Standing{Missing, Foreign, Stale, Current} {
+			count := 0.0
+			for _, service := range state.Services {
+				count += scrape.Bool(StandingOf(service, state.Since, now) == standing)
 			}
-			return n
-		}))
-	}
-	return out
+			services.Send(to, count, string(standing))
+		}
+	})}
 }
