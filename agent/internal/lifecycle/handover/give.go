@@ -158,14 +158,12 @@ func (g *giver) offer(c *conn) error {
 	if err != nil {
 		return fmt.Errorf("copy sockets: %w", err)
 	}
-	m := message{kind: kindOffer, offer: offer{Claim: g.agent.Claim()}}
 	var files []*os.File
 	for _, s := range sockets {
-		m.offer.Sockets = append(m.offer.Sockets, name{Protocol: s.Protocol, Address: s.Address})
 		files = append(files, s.File)
 	}
 	defer closeFiles(files)
-	return c.send(m, offerWait, files...)
+	return c.send(message{kind: kindOffer, offer: offer{Claim: g.agent.Claim(), Sockets: sockets}}, offerWait, files...)
 }
 
 // cache sends the content of the cache. If the cache cannot be read or is too large, what the successor gets is incomplete, and it uses

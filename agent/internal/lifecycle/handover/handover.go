@@ -55,9 +55,9 @@ const (
 
 // Socket is an open DNS socket. The owner of the Socket closes File.
 type Socket struct {
-	Protocol string // udp or tcp
-	Address  netip.AddrPort
-	File     *os.File
+	Protocol string         `json:"protocol"` // udp or tcp
+	Address  netip.AddrPort `json:"address"`
+	File     *os.File       `json:"-"` // its descriptor is sent along with the message
 }
 
 // ActiveAgent is implemented by the agent that hands over. Several goroutines may call Claim, StepDown and Done at the same time, one for

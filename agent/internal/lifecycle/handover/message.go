@@ -53,13 +53,8 @@ type hello struct {
 }
 
 type offer struct {
-	Claim   Claim  `json:"claim"`
-	Sockets []name `json:"sockets"` // in the same order as the message's descriptors
-}
-
-type name struct {
-	Protocol string         `json:"protocol"`
-	Address  netip.AddrPort `json:"address"`
+	Claim   Claim    `json:"claim"`
+	Sockets []Socket `json:"sockets"` // in the same order as the message's descriptors
 }
 
 type refusal struct {

@@ -13,7 +13,7 @@ import (
 func messages() []message {
 	return []message{
 		{kind: kindHello, hello: hello{Version: Version, Claim: newer}},
-		{kind: kindOffer, offer: offer{Claim: older, Sockets: []name{{Protocol: "udp", Address: at}, {Protocol: "tcp", Address: at}}}},
+		{kind: kindOffer, offer: offer{Claim: older, Sockets: []Socket{{Protocol: "udp", Address: at}, {Protocol: "tcp", Address: at}}}},
 		{kind: kindRefusal, refusal: refusal{Claim: older, Reason: "no", Later: true}},
 		{kind: kindCache, cache: []byte("bytes")},
 		{kind: kindCacheEnd},

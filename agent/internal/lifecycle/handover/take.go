@@ -71,9 +71,9 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	}
 	active := m.offer.Claim
 	t.log.Info("received the active agent's sockets", "from", active.String(), "sockets", len(files))
-	var sockets []Socket
-	for i, n := range m.offer.Sockets {
-		sockets = append(sockets, Socket{Protocol: n.Protocol, Address: n.Address, File: files[i]})
+	sockets := m.offer.Sockets
+	for i, f := range files {
+		sockets[i].File = f
 	}
 	if err := t.cache(); err != nil {
 		closeFiles(files)
