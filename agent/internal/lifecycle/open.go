@@ -58,12 +58,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 		return &ConfigError{err}
 	}
 	a.log.Info("back end of the packet rules chosen", "backend", a.backend.String())
-	a.openPods(o, func() (out []netip.AddrPort) {
-		for _, address := range o.server.Addresses() {
-			out = append(out, netip.AddrPortFrom(address, dnsPort))
-		}
-		return out
-	})
+	a.openPods(o, func() []netip.AddrPort { return withDNSPort(o.server.Addresses()) })
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err

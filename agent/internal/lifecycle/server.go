@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
@@ -40,7 +39,7 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
 	}
 	s := server.New(log, watch,
-		corefile.Plugin{Name: "probe", Setup: probe.Setup(probeSources()...)},
+		corefile.Plugin{Name: "probe", Setup: probe.Setup(steer.ProbeSource4, steer.ProbeSource6)},
 		corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
 		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
@@ -83,6 +82,3 @@ func checkDNS(server *server.Server, conf server.Config, path string) error {
 	}
 	return err
 }
-
-// probeSources returns the client addresses to which the probe plugin answers: the prober's.
-func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }
