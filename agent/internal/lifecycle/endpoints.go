@@ -63,21 +63,17 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 // mu.
 func (c *nodeCache) wanted() []endpoint {
 	var out []endpoint
-	add := func(name string, addrs ...string) {
+	add := func(name string, secure bool, addrs ...string) {
 		for _, a := range addrs {
 			if a != "" && !slices.ContainsFunc(out, func(w endpoint) bool { return samePort(w.addr, a) }) {
-				out = append(out, endpoint{name: name, addr: a})
+				out = append(out, endpoint{name, a, secure})
 			}
 		}
 	}
-	add("metrics", c.survey.Prometheus...)
-	add("health", c.survey.Health...)
-	add("health", c.survey.Ready...)
-	plain := len(out)
-	add("metrics", c.opts.SetupMetrics)
-	for i := range out[plain:] {
-		out[plain+i].secure = c.opts.TLS.Enabled
-	}
+	add("metrics", false, c.survey.Prometheus...)
+	add("health", false, c.survey.Health...)
+	add("health", false, c.survey.Ready...)
+	add("metrics", c.opts.TLS.Enabled, c.opts.SetupMetrics)
 	return out
 }
 
