@@ -109,10 +109,11 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 	queries, kernel := counted()
 	server := netip.AddrPortFrom(d.Redirect.ClusterDNS, 53)
 	q.dial = func(ctx context.Context, network string) (conn net.Conn, err error) {
-		return conn, hostnet.InNetNS(int(ns.Fd()), func() error {
+		err = hostnet.InNetNS(int(ns.Fd()), func() (err error) {
 			conn, err = new(net.Dialer).DialContext(ctx, network, server.String())
 			return err
 		})
+		return conn, err // not in one statement with the call: Go does not say which comes first
 	}
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
 	for range countTries { // retry, because the agent may count a query after it has sent the answer
