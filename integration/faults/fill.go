@@ -18,7 +18,7 @@ func tail(log string) string {
 // fault that looks for them lasts 11 s.
 const freshFor = 15 * time.Second
 
-// fill has the cache query names that it has not, so that all of them are as old as filled says: it would answer others from what it has.
+// fill has the cache query names that it has not, so that none is older than s.filled: it would answer others from what it has.
 func (s *stand) fill() {
 	s.t.Helper()
 	if time.Since(s.filled) < freshFor && s.kept() >= 0.99 {

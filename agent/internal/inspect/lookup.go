@@ -113,7 +113,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 			conn, err = new(net.Dialer).DialContext(ctx, network, server.String())
 			return err
 		})
-		return conn, err // not in one statement with the call: Go does not say which comes first
+		return conn, err // not in one statement with the call: Go leaves their order open
 	}
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
 	for range countTries { // retry, because the agent may count a query after it has sent the answer

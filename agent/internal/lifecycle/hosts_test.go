@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -46,10 +47,12 @@ func TestRemoveHosts(t *testing.T) {
 		age          time.Duration
 		ended, holds bool
 	}{{time.Second, false, true}, {time.Second, true, false}, {time.Hour, false, false}, {-time.Hour, false, false}} {
-		dir := t.TempDir()
-		testutil.Must(t, nodestate.HostsFile(dir).Write(nodestate.Hosts{Looked: time.Now().Add(-c.age), Ended: c.ended}))
-		if err := removeHosts(t.Context(), dir, t.TempDir(), func(string, ...any) {}); IsLocked(err) != c.holds || !c.holds && err != nil {
-			t.Errorf("checked %s ago, ended %t: %v", c.age, c.ended, err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			dir := t.TempDir()
+			testutil.Must(t, nodestate.HostsFile(dir).Write(nodestate.Hosts{Looked: time.Now().Add(-c.age), Ended: c.ended}))
+			if err := removeHosts(t.Context(), dir, t.TempDir(), func(string, ...any) {}); IsLocked(err) != c.holds || !c.holds && err != nil {
+				t.Errorf("checked %s ago, ended %t: %v", c.age, c.ended, err)
+			}
+		})
 	}
 }
