@@ -235,21 +235,21 @@ compat: ## take what the tests recorded since the last time into docs/reference/
 compat-check: ## fail where the tests since then showed anything but what those tables say
 	@$(GO) run ./integration/tools/compat -check
 
-cluster: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) ## bring up a real Kubernetes node with neardns on it, and show it (PROXY=nftables, RUNTIME=containerd2, BARE=1); the first build takes a quarter of an hour
-	@bin/tools/cluster up $(if $(PROXY),-proxy $(PROXY)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(BARE),-bare)
+cluster: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) ## bring up a real Kubernetes node with neardns on it, and show it (NODES=2, PROXY=nftables, RUNTIME=containerd2, BARE=1); the first build takes a quarter of an hour
+	@bin/tools/cluster up $(if $(NODES),-nodes $(NODES)) $(if $(PROXY),-proxy $(PROXY)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(BARE),-bare)
 
 cluster-down: bin/tools/cluster ## take away what make cluster left standing
 	@bin/tools/cluster down
 
 # The products of an earlier commit, to upgrade from.
 EARLIER := bin/earlier
-test-cluster: CITED := $(if $(FROM),,$(CITED)) # of them, only TestEarlier runs with FROM
-test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel; FROM=a commit: upgraded from it and rolled back, nothing else)
+test-cluster: CITED := $(if $(FROM)$(ONLY),,$(CITED))
+test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel; ONLY=TestRollout: in steps, on two nodes, nothing else; FROM=a commit: upgraded from it and rolled back, nothing else)
 	@integration/tools/deps docker-registry:docker-registry
 	@[ -z "$(FROM)" ] || { rm -rf $(EARLIER) && git clone -q --shared --no-checkout . $(EARLIER) && git -C $(EARLIER) checkout -q --detach $$(git rev-parse --verify '$(FROM)^{commit}') && \
 		$(MAKE) -C $(EARLIER) FROM= $(addprefix bin/,neardns neardns-agent neardns-install neardns-iptables); }
 	@[ -n "$(FROM)" ] || (cd integration/cluster && $(GO) test -count=1 ./conformance ./node)
-	@(cd integration/cluster && $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel)) | $(call cited,integration/cluster/endtoend,===|)
+	@(cd integration/cluster && $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' $(if $(ONLY),-run '$(ONLY)') ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel)) | $(call cited,integration/cluster/endtoend,===|)
 	$(PASSED)
 
 # The suite and its programs are of the release that the node runs.

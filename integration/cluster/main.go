@@ -1,4 +1,4 @@
-// Command cluster makes this machine into a Kubernetes node of its own, in namespaces, with neardns on it: what `make cluster`
+// Command cluster makes this machine into a Kubernetes cluster of its own, in namespaces, with neardns on it: what `make cluster`
 // runs. Package node has what that is. `make conformance` runs Kubernetes' own DNS tests on such nodes.
 //
 // Failure policy: what does not come up is named with the last lines of every program's log, and everything is taken away
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-const usage = "usage: cluster up [-proxy iptables|nftables] [-runtime containerd16|containerd2] [-bare] | cluster down | " +
+const usage = "usage: cluster up [-nodes N] [-proxy iptables|nftables] [-runtime containerd16|containerd2] [-bare] | cluster down | " +
 	"cluster conformance [-proxy iptables,nftables] [-on bare,neardns,killed] [-runtime containerd16|containerd2]"
 
 func run(ctx context.Context, out io.Writer, args []string) error {
@@ -43,13 +43,16 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 	case "up":
 		var o node.Options
 		var bare bool
+		var nodes int
 		flags := flag.NewFlagSet("up", flag.ExitOnError)
+		flags.IntVar(&nodes, "nodes", 1, "number of nodes; the first has the control plane")
 		flags.StringVar(&o.Proxy, "proxy", "iptables", "kube-proxy's mode: iptables or nftables")
 		flags.StringVar(&o.Runtime, "runtime", "containerd16", "container runtime: containerd16 or containerd2")
 		flags.BoolVar(&bare, "bare", false, "without neardns")
 		if err := flags.Parse(args[1:]); err != nil {
 			return err
 		}
+		o.Workers = nodes - 1
 		var err error
 		if o.Bin, err = filepath.Abs("bin"); err != nil {
 			return err

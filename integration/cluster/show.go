@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 
 	"github.com/neardns/neardns/integration/cluster/node"
@@ -47,10 +46,14 @@ func show(ctx context.Context, n *node.Node, say func(string, ...any), bare bool
 	if _, err := n.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=1m", "pod/shop"); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
+	commands := [][]string{
 		{"get", "nodes", "-o", "wide"}, {"get", "pods", "-A", "-o", "wide"}, {"exec", "shop", "--", "/podimage", "resolvconf"},
 		{"exec", "shop", "--", "/podimage", "ask", "udp", "x.who.cluster.local", "x.who.cluster.local"},
-	} {
+	}
+	if !bare {
+		commands = append(commands, []string{"neardns", "status"})
+	}
+	for _, args := range commands {
 		text, err := n.Kubectl(ctx, args...)
 		if err != nil {
 			return err
@@ -67,12 +70,13 @@ func show(ctx context.Context, n *node.Node, say func(string, ...any), bare bool
 	say(`The cluster stays until make cluster-down. To use it:
 
   export KUBECONFIG=%s
-  alias kubectl=%s
+  export PATH=%s:%s:$PATH
   kubectl get pods -A
+  kubectl neardns status
   kubectl -n kube-system logs -l app.kubernetes.io/name=neardns -c agent
   kubectl run mine --image=%s --image-pull-policy=Never --restart=Never
   kubectl exec mine -- /podimage ask udp kubernetes.default.svc.cluster.local
   nsenter -t %d -m -n -p nft list table inet neardns     # on the node itself
-`, node.Kubeconfig(), filepath.Join(n.Kubernetes, "kubectl"), node.PodImage, n.PID())
+`, node.Kubeconfig(), n.Kubernetes, n.Bin, node.PodImage, n.PID())
 	return nil
 }

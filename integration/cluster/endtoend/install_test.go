@@ -258,7 +258,7 @@ func (s *suite) testProxySwitched() {
 	s.renewPods()
 	to := map[string]string{"iptables": "nftables", "nftables": "iptables"}[s.Proxy]
 	y := s.underLoad(s.loaded, func() {
-		s.must(node.SetProxy(to))
+		s.must(s.SetProxy(to))
 		s.eventually(func() error {
 			return s.wantProxyRules(to)
 		})

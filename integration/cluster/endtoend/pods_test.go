@@ -106,12 +106,24 @@ func (s *suite) tryPods(label string) ([]pod, error) {
 	return out, nil
 }
 
-// hostNS is the node's own network namespace.
+// glob are the files of all nodes, as the machine finds them.
+func (s *suite) glob(pattern string) (out []string, err error) {
+	for _, n := range s.All() {
+		files, err := filepath.Glob(n.Path(pattern))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, files...)
+	}
+	return out, nil
+}
+
+// hostNS is the first node's own network namespace.
 func (s *suite) hostNS() string { return fmt.Sprintf("/proc/%d/ns/net", s.PID()) }
 
 // namespaces are the pods' network namespaces by the IPv4 address of their eth0.
 func (s *suite) namespaces() (map[netip.Addr]string, error) {
-	files, err := filepath.Glob(s.Path("/run/netns/*"))
+	files, err := s.glob("/run/netns/*")
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +182,7 @@ func (s *suite) resolvConf(name string) string {
 // file is what the plugin noted of a pod; nil where it noted nothing.
 func (s *suite) file(name string) *podfile.File {
 	s.t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Path(nodestate.DefaultStateDir), "pods/*.json"))
+	files, err := s.glob(filepath.Join(nodestate.DefaultStateDir, "pods/*.json"))
 	s.must(err)
 	for _, path := range files {
 		f, err := podfile.Read(path)

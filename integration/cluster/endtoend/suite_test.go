@@ -30,13 +30,14 @@ const patience = 2 * time.Minute
 // turn is how long another run on the same machine, or a `make cluster`, is waited for.
 const turn = 30 * time.Minute
 
-// suite is one node with what the steps share.
+// suite is one cluster, by its first node, with what the steps share.
 type suite struct {
 	*node.Node
 	t      *testing.T // of the step that runs
 	row    []string   // of docs/reference/compatibility.md's table
 	before []pod      // made before anything was installed
 	loaded []pod      // that query under load
+	load   amount
 }
 
 // TestCluster is every step in every kind of cluster.
@@ -96,7 +97,7 @@ func start(t *testing.T, o node.Options) *node.Node {
 }
 
 func run(t *testing.T, row []string, o node.Options) {
-	s := &suite{Node: start(t, o), t: t, row: row}
+	s := &suite{Node: start(t, o), t: t, row: row, load: usual}
 	was := s.testBare(t)
 	if t.Failed() {
 		return

@@ -34,14 +34,14 @@ func hierarchies() ([]string, error) {
 	return all, nil
 }
 
-// makeCgroup makes it in every hierarchy, as the kubelet's cgroupRoot has to be.
-func makeCgroup() error {
+// makeCgroup makes a host's in every hierarchy, as the kubelet's cgroupRoot has to be.
+func (h host) makeCgroup() error {
 	all, err := hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, top := range all {
-		dir := top + cgroupName
+		dir := top + h.cgroup()
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make control group: %w", err)
 		}

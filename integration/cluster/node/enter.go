@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -13,7 +14,7 @@ import (
 // Command prepares a command in the node's namespaces, as root there. Files of the machine that the node covers are not
 // found.
 func (n *Node) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	enter := []string{"--target", strconv.Itoa(n.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--", name}
+	enter := []string{"--target", strconv.Itoa(n.PID()), "--mount", "--uts", "--ipc", "--net", "--pid", "--", name}
 	return exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 }
 
@@ -22,13 +23,15 @@ func (n *Node) Run(ctx context.Context, name string, args ...string) (string, er
 	return run(n.Command(ctx, name, args...))
 }
 
-// Kubectl runs kubectl, as the administrator, from the machine's own network.
+// Kubectl runs kubectl, as the administrator, from the machine's own network. Its plugins are those of Bin.
 func (n *Node) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return run(n.kubectl(ctx, args...))
 }
 
 func (n *Node) kubectl(ctx context.Context, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, filepath.Join(n.Kubernetes, "kubectl"), append([]string{"--kubeconfig", Kubeconfig()}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(n.Kubernetes, "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+Kubeconfig(), "PATH="+n.Bin+":"+os.Getenv("PATH"))
+	return cmd
 }
 
 func run(cmd *exec.Cmd) (string, error) {
@@ -56,8 +59,9 @@ func (n *Node) Rollout(ctx context.Context, namespace, object string) error {
 
 // Path is where a file of the node is found from the machine.
 func (n *Node) Path(file string) string {
-	return filepath.Join("/proc", strconv.Itoa(n.pid), "root", file)
+	return filepath.Join("/proc", strconv.Itoa(n.PID()), "root", file)
 }
 
-// SetProxy gives kube-proxy another mode, as an administrator does. It ends when its configuration changes, and is started again.
-func SetProxy(mode string) error { return writeProxyConfig(mode) }
+// SetProxy gives the node's kube-proxy another mode, as an administrator does. It ends when its configuration changes, and is started
+// again.
+func (n *Node) SetProxy(mode string) error { return n.host.writeProxyConfig(mode) }

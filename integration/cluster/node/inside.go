@@ -12,11 +12,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,30 +28,31 @@ const (
 	superviseVerb = "supervise"
 )
 
-// plan is what the outer process passes to the inner one, in Dir/plan.json.
+// plan is what the outer process passes to a node's inner ones, in its plan.json.
 type plan struct {
 	Bin      string
 	Token    string
 	Programs []program
 }
 
-// Inside is this package's part in the node's own namespaces, for a program that was called by one of its own verbs; ran tells
+// Inside is this package's part in the node's own namespaces, for a program that was called by one of its own verbs; ran reports
 // whether it was.
 func Inside(args []string) (ran bool, err error) {
-	if len(args) != 2 {
+	if len(args) != 3 || args[1] != initVerb && args[1] != superviseVerb {
 		return false, nil
 	}
-	switch args[1] {
-	case initVerb:
-		return true, initialize()
-	case superviseVerb:
-		return true, supervise()
+	number, err := strconv.Atoi(args[2])
+	switch {
+	case err != nil:
+		return true, fmt.Errorf("the node's number: %w", err)
+	case args[1] == initVerb:
+		return true, host(number).initialize()
 	}
-	return false, nil
+	return true, host(number).supervise()
 }
 
-func readPlan() (p plan, err error) {
-	text, err := os.ReadFile(path("plan.json"))
+func (h host) readPlan() (p plan, err error) {
+	text, err := os.ReadFile(h.path("plan.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
@@ -58,25 +61,36 @@ func readPlan() (p plan, err error) {
 
 // initialize is process 1: it builds mounts and links, starts the one that does the work, and takes in the orphans, such as
 // the runtime's shims leave. It ends with that one or at a SIGTERM, and all others with it.
-func initialize() error {
-	p, err := readPlan()
+func (h host) initialize() error {
+	p, err := h.readPlan()
 	if err != nil {
 		return err
 	}
-	if err := makeMounts(p.Bin); err != nil {
+	if err := h.makeMounts(p.Bin); err != nil {
 		return err
 	}
-	if err := makeLinks(); err != nil {
+	outside := netns.NsHandle(inheritedFD)
+	if h == 0 {
+		if outside, err = makeOutside(); err != nil {
+			return err
+		}
+	}
+	if err := h.makeLinks(outside); err != nil {
 		return err
 	}
-	if err := unix.Sethostname([]byte(Name)); err != nil {
+	if err := outside.Close(); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(h.name())); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, unix.SIGTERM)
-	worker := exec.Command("/proc/self/exe", superviseVerb)
+	worker := exec.Command("/proc/self/exe", superviseVerb, strconv.Itoa(int(h)))
 	worker.Stdout, worker.Stderr = os.Stdout, os.Stderr
-	worker.ExtraFiles = []*os.File{os.NewFile(listenerFD, "listener")}
+	if h == 0 {
+		worker.ExtraFiles = []*os.File{os.NewFile(inheritedFD, "listener")}
+	}
 	if err := worker.Start(); err != nil {
 		return fmt.Errorf("start the supervisor: %w", err)
 	}
@@ -97,16 +111,12 @@ func initialize() error {
 	}
 }
 
-// supervise starts the programs in their order and keeps each of them running. It also carries connections from the machine's
-// loopback to the API server.
-func supervise() error {
-	p, err := readPlan()
+// supervise starts the programs in their order and keeps each of them running. The first node's also carries connections from the
+// machine's loopback to the API server.
+func (h host) supervise() error {
+	p, err := h.readPlan()
 	if err != nil {
 		return err
-	}
-	l, err := net.FileListener(os.NewFile(listenerFD, "listener"))
-	if err != nil {
-		return fmt.Errorf("take the listener: %w", err)
 	}
 	// The client verifies the API server by its certificate; this one only wants to know whether it is up.
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -117,11 +127,18 @@ func supervise() error {
 				pause()
 			}
 			for {
-				err := one.run()
+				err := one.run(h.path("log", one.Name+".log"))
 				_, _ = fmt.Fprintf(os.Stdout, "%s %s ended: %v\n", time.Now().Format(time.TimeOnly), one.Name, err)
 				pause()
 			}
 		})
+	}
+	if h != 0 {
+		wg.Wait() // for ever
+	}
+	l, err := net.FileListener(os.NewFile(inheritedFD, "listener"))
+	if err != nil {
+		return fmt.Errorf("take the listener: %w", err)
 	}
 	for {
 		conn, err := l.Accept()
@@ -165,9 +182,9 @@ func (p program) answers(client *http.Client, token string) error {
 	return nil
 }
 
-// run starts the program and waits for its end.
-func (p program) run() error {
-	log, err := os.OpenFile(path("log", p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// run starts the program, with its output appended to a file, and waits for its end.
+func (p program) run(output string) error {
+	log, err := os.OpenFile(output, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -6,30 +6,45 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// outsideNS is where the world outside of the cluster is mounted, in the node's mount namespace.
+// outsideNS is where the world outside of the cluster is mounted, in the first node's mount namespace.
 func outsideNS() string { return path("outside.netns") }
 
-// makeLinks builds the node's network, in the calling process's own: eth0 with the node's addresses, the world outside behind
-// it. The bridge of the pods is their plugin's business.
-func makeLinks() error {
+// makeOutside makes the world outside, which is also the router between the nodes, and mounts it at outsideNS.
+func makeOutside() (netns.NsHandle, error) {
 	if err := os.WriteFile(outsideNS(), nil, 0o444); err != nil {
-		return err
+		return netns.None(), err
 	}
-	if err := inNewNS(func() error { return unix.Mount("/proc/thread-self/ns/net", outsideNS(), "", unix.MS_BIND, "") }); err != nil {
-		return fmt.Errorf("make the outside: %w", err)
-	}
-	ns, err := netns.GetFromPath(outsideNS())
+	err := inNewNS(func() error {
+		if err := forward(); err != nil {
+			return err
+		}
+		return unix.Mount("/proc/thread-self/ns/net", outsideNS(), "", unix.MS_BIND, "")
+	})
 	if err != nil {
-		return err
+		return netns.None(), fmt.Errorf("make the outside: %w", err)
 	}
-	defer ns.Close()
+	return netns.GetFromPath(outsideNS())
+}
+
+// forward lets the calling thread's network namespace pass packets on.
+func forward() error {
+	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile("/proc/sys/"+key, []byte("1"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeLinks builds a node's network, in the calling process's own: eth0 with the node's addresses, the world outside (ns) behind
+// it. The bridge of the pods is their plugin's business.
+func (h host) makeLinks(ns netns.NsHandle) error {
 	here, err := netlink.NewHandle()
 	if err != nil {
 		return err
@@ -40,28 +55,30 @@ func makeLinks() error {
 		return err
 	}
 	defer there.Close()
-	for key, value := range map[string]string{
-		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
-		// Answers of a pod to a pod of the same bridge must pass where kube-proxy's translation is undone.
-		"net/bridge/bridge-nf-call-iptables": "1", "net/bridge/bridge-nf-call-ip6tables": "1",
-	} {
-		if err := os.WriteFile("/proc/sys/"+key, []byte(value), 0); err != nil {
-			return fmt.Errorf("%w: load the kernel's module %s", err, strings.Split(key, "/")[1])
+	if err := forward(); err != nil {
+		return err
+	}
+	// Answers of a pod to a pod of the same bridge must pass where kube-proxy's translation is undone.
+	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
+		if err := os.WriteFile("/proc/sys/"+key, []byte("1"), 0); err != nil {
+			return fmt.Errorf("%w: load the kernel's module br_netfilter", err)
 		}
 	}
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "segment", PeerNamespace: netlink.NsFd(int(ns))}
+	segment := fmt.Sprintf("segment%d", h)
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: segment, PeerNamespace: netlink.NsFd(int(ns))}
 	if err := here.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make eth0: %w", err)
 	}
-	if err := up(here, "eth0", nodeAddr4+"/24", nodeAddr6+"/64"); err != nil {
+	own, outside, pods := h.addrs(), h.outside(), h.pods()
+	if err := up(here, "eth0", own[0]+"/24", own[1]+"/64"); err != nil {
 		return err
 	}
-	if err := up(there, "segment", outsideAddr4+"/24", outsideAddr6+"/64"); err != nil {
+	if err := up(there, segment, outside[0]+"/24", outside[1]+"/64"); err != nil {
 		return err
 	}
 	return errors.Join(up(here, "lo"), up(there, "lo"),
-		route(here, "0.0.0.0/0", outsideAddr4), route(here, "::/0", outsideAddr6),
-		route(there, podRange4, nodeAddr4), route(there, podRange6, nodeAddr6))
+		route(here, "0.0.0.0/0", outside[0]), route(here, "::/0", outside[1]),
+		route(there, pods[0], own[0]), route(there, pods[1], own[1]))
 }
 
 // inNewNS runs f in a network namespace of its own. The thread comes back: it may be the process's first, by which others

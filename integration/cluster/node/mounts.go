@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeMounts gives the node its own folders, in the calling process's own mount namespace. bin is the repository's.
-func makeMounts(bin string) error {
+// makeMounts gives a node its own folders, in the calling process's own mount namespace. bin is the repository's.
+func (h host) makeMounts(bin string) error {
 	// Nothing of this may get back to the machine. Shared among the node's own again in the end: the kubelet and the runtime
 	// rely on it.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -27,10 +27,10 @@ func makeMounts(bin string) error {
 	}
 	own := ownFolders()
 	for _, at := range slices.Sorted(maps.Keys(own)) {
-		if err := os.MkdirAll(path(own[at]), 0o755); err != nil {
+		if err := os.MkdirAll(h.path(own[at]), 0o755); err != nil {
 			return err
 		}
-		if err := bind(path(own[at]), at); err != nil {
+		if err := bind(h.path(own[at]), at); err != nil {
 			return err
 		}
 	}

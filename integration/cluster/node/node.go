@@ -20,30 +20,40 @@ import (
 	"github.com/neardns/neardns/integration/containerd"
 )
 
-// listenerFD is what the inner processes find the listener at.
-const listenerFD = 3
+// inheritedFD is where a node's first process finds what it is passed: the first node's the listener on the machine's loopback, another
+// node's the world outside.
+const inheritedFD = 3
 
-// Node is a running one.
+// Node is a running one. That of Start and Open is the first, which has the control plane.
 type Node struct {
 	Options
 	Release    containerd.Release // by its paths in the node
 	Kubernetes string             // folder of its programs
+	Others     []*Node            // the cluster's, of the first; nil otherwise
 
-	pid   int // of process 1, as the machine numbers it
+	host  host
+	init  process
 	ended chan struct{}
 }
 
-// state is what another process has to know to find the node again, in Dir/state.json.
+// process is a node's process 1.
+type process struct {
+	PID   int    // as the machine numbers it
+	Start string // in the kernel's ticks: its number may be another's by now
+}
+
+func (p process) runs() bool { return p.Start != "" && startTime(p.PID) == p.Start }
+
+// state is what another process has to know to find the nodes again, in Dir/state.json.
 type state struct {
 	Options
-	PID   int
-	Start string // of the process, in the kernel's ticks: its number may be another's by now
+	Inits []process // by number of the node
 }
 
 // ErrRunning is what Start reports where a cluster runs already.
 var ErrRunning = errors.New("a cluster is running already")
 
-// Start brings a node up and returns when it is Ready and kube-dns answers. One may run on a machine at a time.
+// Start brings all nodes up and returns when they are Ready and kube-dns answers. One cluster may run on a machine at a time.
 func Start(ctx context.Context, o Options) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a node needs root")
@@ -51,16 +61,20 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience*time.Duration(o.Workers+1))
+	defer cancel()
 	var n *Node
 	err := exclusive(func() (err error) {
 		if old, err := Open(); err == nil {
-			return fmt.Errorf("%w (process %d): end it by `make cluster-down`", ErrRunning, old.pid)
+			return fmt.Errorf("%w (process %d): end it by `make cluster-down`", ErrRunning, old.init.PID)
 		}
 		if err := remove(); err != nil { // of one that crashed
 			return err
 		}
-		n, err = o.launch()
-		return err
+		if n, err = o.launch(ctx); err != nil {
+			return errors.Join(err, remove())
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the node: %w", err)
@@ -85,8 +99,8 @@ func exclusive(f func() error) error {
 	return f()
 }
 
-// launch writes the node's files and starts its first process.
-func (o Options) launch() (*Node, error) {
+// launch writes the nodes' files and starts the first process of each.
+func (o Options) launch(ctx context.Context) (*Node, error) {
 	release, err := containerd.Find(path("bin"), o.Runtime)
 	if err != nil {
 		return nil, err
@@ -104,39 +118,61 @@ func (o Options) launch() (*Node, error) {
 	if !ok {
 		return nil, fmt.Errorf("%T is no TCP listener", l)
 	}
-	listener, err := tcp.File()
+	token, err := o.writeFiles(release, l.Addr().String())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("write the cluster's files: %w", err)
 	}
-	defer listener.Close()
-	if err := o.writeFiles(release, l.Addr().String()); err != nil {
-		return nil, fmt.Errorf("write the node's files: %w", err)
+	s := state{Options: o}
+	var first *Node
+	for h := range host(o.Workers + 1) {
+		if err := h.writeFiles(o, token, kubernetes, release.Dir); err != nil {
+			return nil, fmt.Errorf("write the files of %s: %w", h.name(), err)
+		}
+		if err := h.makeCgroup(); err != nil {
+			return nil, err
+		}
+		pass := tcp.File
+		if h != 0 {
+			pass = func() (*os.File, error) { return first.openOutside(ctx) }
+		}
+		n := &Node{Options: o, Release: release, Kubernetes: filepath.Join(o.Bin, kubernetes), host: h, ended: make(chan struct{})}
+		if err := n.launch(pass); err != nil {
+			return nil, err
+		}
+		s.Inits = append(s.Inits, n.init)
+		if err := writeJSON(path("state.json"), s); err != nil {
+			return nil, err
+		}
+		if h == 0 {
+			first = n
+		} else {
+			first.Others = append(first.Others, n)
+		}
 	}
-	if err := makeCgroup(); err != nil {
-		return nil, err
-	}
-	token, err := os.ReadFile(path("token"))
+	return first, nil
+}
+
+// launch starts the node's first process, with the file that pass opens.
+func (n *Node) launch(pass func() (*os.File, error)) error {
+	inherited, err := pass()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := writeJSON("plan.json", plan{Bin: o.Bin, Token: string(token), Programs: programs(kubernetes, release.Dir)}); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(path("log", "node.log"))
+	defer inherited.Close()
+	log, err := os.Create(n.host.path("log", "node.log"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(filepath.Join(o.Bin, "tools/cluster"), initVerb)
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{listener}
+	cmd := exec.Command(filepath.Join(n.Bin, "tools/cluster"), initVerb, strconv.Itoa(int(n.host)))
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{inherited}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
-	if o.Attached {
+	if n.Attached {
 		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	}
-	n := &Node{Options: o, Release: release, Kubernetes: filepath.Join(o.Bin, kubernetes), ended: make(chan struct{})}
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the death signal is of the thread that forks
@@ -148,32 +184,54 @@ func (o Options) launch() (*Node, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start the first process: %w", err)
+		return fmt.Errorf("start the first process of %s: %w", n.Name(), err)
 	}
-	n.pid = cmd.Process.Pid
-	return n, writeJSON("state.json", state{Options: o, PID: n.pid, Start: startTime(n.pid)})
+	n.init = process{PID: cmd.Process.Pid, Start: startTime(cmd.Process.Pid)}
+	return nil
 }
 
-func writeJSON(name string, v any) error {
+// openOutside opens the world outside, once the first node's process has made it.
+func (n *Node) openOutside(ctx context.Context) (f *os.File, err error) {
+	err = n.await(ctx, "the world outside", func() (err error) {
+		if f, err = os.Open(n.Path(outsideNS())); err != nil {
+			return err
+		}
+		var on unix.Statfs_t
+		if err = unix.Fstatfs(int(f.Fd()), &on); err == nil && on.Type != unix.NSFS_MAGIC {
+			err = errors.New("it is not mounted yet")
+		}
+		if err != nil {
+			_ = f.Close()
+		}
+		return err
+	})
+	return f, err
+}
+
+func writeJSON(file string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path(name), text, 0o600)
+	return os.WriteFile(file, text, 0o600)
 }
 
-// Open finds the node that runs on this machine.
-func Open() (*Node, error) {
-	var s state
+func readState() (s state, err error) {
 	text, err := os.ReadFile(path("state.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
+	if err == nil && len(s.Inits) == 0 {
+		err = errors.New("no process has started")
+	}
+	return s, err
+}
+
+// Open finds the cluster that runs on this machine.
+func Open() (*Node, error) {
+	s, err := readState()
 	if err != nil {
 		return nil, fmt.Errorf("no cluster runs here: %w", err)
-	}
-	if s.Start == "" || startTime(s.PID) != s.Start {
-		return nil, errors.New("no cluster runs here: its process has ended")
 	}
 	release, err := containerd.Find(path("bin"), s.Runtime)
 	if err != nil {
@@ -183,40 +241,54 @@ func Open() (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{Options: s.Options, Release: release, Kubernetes: filepath.Join(s.Bin, kubernetes), pid: s.PID, ended: make(chan struct{})}, nil
+	var nodes []*Node
+	for h, p := range s.Inits {
+		if !p.runs() {
+			return nil, fmt.Errorf("no cluster runs here: the first process of %s has ended", host(h).name())
+		}
+		nodes = append(nodes, &Node{Options: s.Options, Release: release, Kubernetes: filepath.Join(s.Bin, kubernetes), host: host(h), init: p,
+			ended: make(chan struct{})})
+	}
+	nodes[0].Others = nodes[1:]
+	return nodes[0], nil
 }
 
-// Remove ends the node that runs, if one does, and takes away all that one left: processes, namespaces with all in them,
+// Remove ends the cluster that runs, if one does, and takes away all that one left: processes, namespaces with all in them,
 // control groups, files.
 func Remove() error { return exclusive(remove) }
 
 func remove() error {
-	if n, err := Open(); err == nil {
-		if err := n.end(); err != nil {
-			return err
+	if s, err := readState(); err == nil {
+		for _, p := range s.Inits {
+			if err := p.end(); err != nil {
+				return err
+			}
 		}
 	}
 	if err := removeCgroup(); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(Dir); err != nil {
-		return fmt.Errorf("remove the node's files: %w", err)
+		return fmt.Errorf("remove the cluster's files: %w", err)
 	}
 	return nil
 }
 
-// end kills the first process, and by that all of the node's, and waits until they are gone.
-func (n *Node) end() error {
-	fd, err := unix.PidfdOpen(n.pid, 0)
+// end kills a node's first process, and by that all of the node's, and waits until they are gone.
+func (p process) end() error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open process %d: %w", n.pid, err)
+		return fmt.Errorf("open process %d: %w", p.PID, err)
 	}
 	defer unix.Close(fd)
+	if !p.runs() { // looked at once it is held: its number is another's
+		return nil
+	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", n.pid, err)
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
 	}
 	// A process 1 ends when all of its namespace have; the descriptor is readable then.
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -226,10 +298,10 @@ func (n *Node) end() error {
 			return nil
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("wait for the end of process %d: %w", n.pid, err)
+			return fmt.Errorf("wait for the end of process %d: %w", p.PID, err)
 		}
 		if left < 0 {
-			return fmt.Errorf("process %d does not end", n.pid)
+			return fmt.Errorf("process %d does not end", p.PID)
 		}
 	}
 }
@@ -248,8 +320,14 @@ func startTime(pid int) string {
 	return fields[19] // field 22 of the line
 }
 
+// Name is the node's, in the cluster.
+func (n *Node) Name() string { return n.host.name() }
+
+// All are the cluster's nodes, beginning with this one.
+func (n *Node) All() []*Node { return append([]*Node{n}, n.Others...) }
+
 // PID is the node's first process, as the machine numbers it.
-func (n *Node) PID() int { return n.pid }
+func (n *Node) PID() int { return n.init.PID }
 
 // Ended is closed when a node that this process started has ended.
 func (n *Node) Ended() <-chan struct{} { return n.ended }
@@ -258,14 +336,15 @@ func (n *Node) Ended() <-chan struct{} { return n.ended }
 func Logs() string {
 	const last = 2000
 	files, _ := filepath.Glob(path("log", "*.log"))
+	others, _ := filepath.Glob(path(Name+"-*", "log", "*.log"))
 	var out strings.Builder
-	for _, f := range files {
+	for _, f := range append(files, others...) {
 		text, err := os.ReadFile(f)
 		if err != nil {
 			continue
 		}
 		text = text[max(len(text)-last, 0):]
-		_, _ = fmt.Fprintf(&out, "== %s\n%s\n", filepath.Base(f), text)
+		_, _ = fmt.Fprintf(&out, "== %s\n%s\n", strings.TrimPrefix(f, Dir+"/"), text)
 	}
 	return out.String()
 }

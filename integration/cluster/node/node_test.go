@@ -19,6 +19,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}{
 		"mode of kube-proxy": {Options{Bin: empty, Proxy: "ipvs", Runtime: "containerd16"}, `"ipvs"`},
 		"runtime":            {Options{Bin: empty, Proxy: "iptables", Runtime: "cri-o"}, `"cri-o"`},
+		"nodes":              {Options{Bin: empty, Proxy: "iptables", Runtime: "containerd16", Workers: 5}, "6 nodes"},
 		"Kubernetes":         {Options{Bin: empty, Proxy: "iptables", Runtime: "containerd16"}, "make cluster"},
 	} {
 		if err := c.o.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -42,8 +43,8 @@ func TestBackOff(t *testing.T) {
 				MaxContainerRestartPeriod string `json:"maxContainerRestartPeriod"`
 			} `json:"crashLoopBackOff"`
 		}
-		if err := yaml.Unmarshal([]byte(o.kubelet()), &v); err != nil || v.CrashLoopBackOff.MaxContainerRestartPeriod != want {
-			t.Errorf("%v: %+v, want %q:\n%s", err, v, want, o.kubelet())
+		if err := yaml.Unmarshal([]byte(host(0).kubelet(o)), &v); err != nil || v.CrashLoopBackOff.MaxContainerRestartPeriod != want {
+			t.Errorf("%v: %+v, want %q:\n%s", err, v, want, host(0).kubelet(o))
 		}
 	}
 }
@@ -74,7 +75,7 @@ func TestFilesParse(t *testing.T) {
 // Nothing is started before what it needs, and nothing runs from a folder that the node covers.
 func TestPrograms(t *testing.T) {
 	var names []string
-	for _, p := range programs("tools/k8s-v1.2.3", "") {
+	for _, p := range host(0).programs("tools/k8s-v1.2.3", "") {
 		names = append(names, p.Name)
 		if p.Name != "containerd" && !strings.HasPrefix(p.Args[0], path("bin")+"/") {
 			t.Errorf("%s runs %s", p.Name, p.Args[0])

@@ -9,17 +9,21 @@ import (
 	"github.com/neardns/neardns/integration/containerd"
 )
 
-// Options say which node it is.
+// Options say which cluster it is.
 type Options struct {
 	Bin     string // the repository's folder of that name: products and tools
 	Proxy   string // kube-proxy's mode: iptables or nftables
 	Runtime string // containerd16 or containerd2
 	Slim    bool   // the agent's image is the one without iptables
+	Workers int    // nodes next to the first
 	// BackOff bounds the kubelet's pause before it starts a container again that ended (in whole seconds); 0: Kubernetes' own five minutes.
 	BackOff time.Duration
 	// Attached ends the node with this process, whatever ends it: for tests.
 	Attached bool
 }
+
+// most is how many nodes a cluster can have: one machine carries them all.
+const most = 5
 
 // Build is one build of the products: the repository's folder, with the programs in its bin, and the tag that its images have here.
 type Build struct{ Root, Tag string }
@@ -34,6 +38,9 @@ const ownTag = "dev"
 func (o Options) Check() error {
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {
 		return fmt.Errorf("kube-proxy has no mode %q: iptables or nftables", o.Proxy)
+	}
+	if o.Workers < 0 || o.Workers > most-1 {
+		return fmt.Errorf("%d nodes: 1 to %d", o.Workers+1, most)
 	}
 	if _, err := containerd.Find(o.Bin, o.Runtime); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,14 +102,20 @@ func (n *Node) UninstallBuild(ctx context.Context, b Build, overlay string, bina
 	return err
 }
 
-// AwaitProduct waits until every agent is of the last version, has its leases, and the fallback is proven in both families.
+// AwaitProduct waits until every agent is of the last version, and those of this node and of Others have their leases and a fallback that
+// is proven in both families.
 func (n *Node) AwaitProduct(ctx context.Context) error {
 	if err := n.Rollout(ctx, "kube-system", "daemonset/neardns"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	return n.await(ctx, "the agent", func() error { return n.Settled(ctx) })
+	for _, one := range n.All() {
+		if err := one.await(ctx, "the agent", func() error { return one.Settled(ctx) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Settled reports what the agent still lacks to serve every pod.
@@ -151,12 +158,20 @@ func (n *Node) Started(ctx context.Context) (time.Time, error) {
 	return s.Agent.Started, nil
 }
 
+var errNoAgent = errors.New("no such pod")
+
 // Status is what the agent reports about itself.
 func (n *Node) Status(ctx context.Context) (string, error) { return n.agent(ctx, "status") }
 
-// agent runs one of the agent's commands in its own pod.
+// agent runs one of the agent's commands in its own pod: the node's newest that runs.
 func (n *Node) agent(ctx context.Context, args ...string) (string, error) {
-	args = append([]string{"--namespace", "kube-system", "exec", "daemonset/neardns", "-c", "agent", "--", "/bin/neardns-agent"}, args...)
+	found, err := n.Kubectl(ctx, "--namespace", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=neardns", "-o", "name",
+		"--field-selector", "status.phase=Running,spec.nodeName="+n.Name(), "--sort-by", "metadata.creationTimestamp")
+	pods := strings.Fields(found)
+	if err != nil || len(pods) == 0 {
+		return "", fmt.Errorf("no agent runs on %s: %w", n.Name(), cmp.Or(err, errNoAgent))
+	}
+	args = append([]string{"--namespace", "kube-system", "exec", pods[len(pods)-1], "-c", "agent", "--", "/bin/neardns-agent"}, args...)
 	return n.Kubectl(ctx, append(args, "--config", "/etc/neardns/nodeconfig.yaml")...)
 }
 

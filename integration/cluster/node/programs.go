@@ -4,7 +4,7 @@ import (
 	"path/filepath"
 )
 
-// program is one that the node's first process starts, and starts again when it ends.
+// program is one that a node's first process starts, and starts again when it ends.
 type program struct {
 	Name  string
 	Args  []string // of the command itself, whose path is the first
@@ -20,19 +20,27 @@ const (
 	apiIsReady = "https://" + apiAddr + "/readyz"
 )
 
-// programs are all of the node's, in the order in which they start.
-func programs(kubernetes, runtimeDir string) []program {
+// programs are all of a node's, in the order in which they start.
+func (h host) programs(kubernetes, runtimeDir string) []program {
 	k8s := func(name string, args ...string) []string {
 		return append([]string{path("bin", kubernetes, name)}, args...)
 	}
 	pki := func(name string) string { return path("pki", name) }
 	inside := path("kubeconfig.inside")
-	runtime := filepath.Join(runtimeDir, "containerd")
-	return []program{
+	own := h.addrs()
+	node := []program{
+		{Name: "containerd", Path: runtimeDir, Args: []string{filepath.Join(runtimeDir, "containerd"), "--config", path("containerd.toml")}},
+		{Name: "kubelet", Await: apiIsReady, Args: k8s("kubelet", "--config=/var/lib/kubelet/config.yaml", "--kubeconfig="+inside,
+			"--hostname-override="+h.name(), "--node-ip="+own[0]+","+own[1])},
+		{Name: "kube-proxy", Await: apiIsReady, Args: k8s("kube-proxy", "--config="+h.path("kube-proxy.yaml"))},
+	}
+	if h != 0 {
+		return node
+	}
+	return append([]program{
 		{Name: "outside", Outside: true, Args: []string{path("bin/tools/coredns"), "-conf", path("Corefile.outside")}},
 		{Name: "etcd", Args: k8s("etcd", "--data-dir="+path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=http://"+etcdAddr, "--advertise-client-urls=http://"+etcdAddr, "--listen-peer-urls=http://127.0.0.1:2380")},
-		{Name: "containerd", Path: runtimeDir, Args: []string{runtime, "--config", path("containerd.toml")}},
 		{Name: "kube-apiserver", Await: "tcp://" + etcdAddr, Args: k8s("kube-apiserver", "--etcd-servers=http://"+etcdAddr,
 			"--service-cluster-ip-range="+services, "--secure-port=6443", "--advertise-address="+nodeAddr4,
 			"--tls-cert-file="+pki("apiserver.crt"), "--tls-private-key-file="+pki("apiserver.key"), "--cert-dir="+path("pki"),
@@ -44,8 +52,5 @@ func programs(kubernetes, runtimeDir string) []program {
 			"--authentication-skip-lookup", "--authentication-tolerate-lookup-failure")},
 		{Name: "kube-scheduler", Await: apiIsReady, Args: k8s("kube-scheduler", "--kubeconfig="+inside, "--leader-elect=false", "--cert-dir="+path("pki"),
 			"--authentication-skip-lookup", "--authentication-tolerate-lookup-failure")},
-		{Name: "kubelet", Await: apiIsReady, Args: k8s("kubelet", "--config=/var/lib/kubelet/config.yaml", "--kubeconfig="+inside,
-			"--hostname-override="+Name, "--node-ip="+nodeAddr4+","+nodeAddr6)},
-		{Name: "kube-proxy", Await: apiIsReady, Args: k8s("kube-proxy", "--config="+path("kube-proxy.yaml"))},
-	}
+	}, node...)
 }

@@ -13,23 +13,23 @@ import (
 // patience is for a machine with little to spare; a node is Ready in a dozen seconds otherwise.
 const patience = 3 * time.Minute
 
-// settle waits for the node's parts, brings the images and kube-dns in, and waits until it answers.
+// settle waits for the parts of all nodes, brings the images and kube-dns in, and waits until it answers.
 func (n *Node) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	images, err := n.images(ctx)
 	if err != nil {
 		return err
 	}
-	if err := n.await(ctx, "the runtime", func() error {
-		_, err := n.Run(ctx, n.Release.Program("ctr"), "--address", socket, "version")
-		return err
-	}); err != nil {
-		return err
-	}
-	for _, i := range images {
-		if err := n.Import(ctx, i); err != nil {
+	for _, one := range n.All() {
+		if err := one.await(ctx, "the runtime", func() error {
+			_, err := one.Run(ctx, n.Release.Program("ctr"), "--address", socket, "version")
 			return err
+		}); err != nil {
+			return err
+		}
+		for _, i := range images {
+			if err := one.Import(ctx, i); err != nil {
+				return err
+			}
 		}
 	}
 	if err := n.await(ctx, "the API server", func() error {
@@ -41,11 +41,13 @@ func (n *Node) settle(ctx context.Context) error {
 	if err := n.Apply(ctx, kubeDNSManifest); err != nil {
 		return err
 	}
-	if err := n.await(ctx, "the node", func() error {
-		_, err := n.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=5s", "node/"+Name)
-		return err
-	}); err != nil {
-		return err
+	for _, one := range n.All() {
+		if err := one.await(ctx, "the node", func() error {
+			_, err := n.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=5s", "node/"+one.Name())
+			return err
+		}); err != nil {
+			return err
+		}
 	}
 	return n.Rollout(ctx, "kube-system", "deployment/coredns")
 }
