@@ -40,7 +40,7 @@ func TestTimingShortFaults(t *testing.T) {
 		if got.InKernel < got.UDP.Sent/10 {
 			t.Errorf("the kernel answered %d of %d", got.InKernel, got.UDP.Sent)
 		}
-		stock.restore()
+		stock.restore(false)
 		theirs := try(stock, f, lead)
 		t.Logf("%s, stock: %s", f.name, theirs.progress())
 		if theirs.UDP.Missed() <= got.UDP.Missed() || theirs.tcpMissed() <= got.tcpMissed() {
@@ -54,7 +54,7 @@ func TestTimingShortFaults(t *testing.T) {
 func tried(t *testing.T, s *stand, f fault) outcome {
 	t.Helper()
 	f.control = true
-	s.restore()
+	s.restore(false)
 	before := s.inKernel()
 	got := try(s, f, max(f.lead, lead))
 	got.InKernel = s.inKernel() - before
@@ -123,7 +123,7 @@ func TestTimingOOM(t *testing.T) {
 	if !s.gone() {
 		t.Error("the server lives")
 	}
-	s.restore() // and it comes back
+	s.restore(false) // and it comes back
 }
 
 // A footprint sees what is left behind on purpose, and goes back when that is gone: the heap is read under a load of seconds.

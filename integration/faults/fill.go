@@ -14,23 +14,29 @@ func tail(log string) string {
 	return log
 }
 
-// freshFor is how long after it began to be filled a cache is good for another fault: kube-dns's answers are kept for 30 s, and the longest
-// fault that looks for them lasts 11 s.
-const freshFor = 15 * time.Second
+const (
+	keptFor = 31 * time.Second // kube-dns's answers, with a second for rounding
+	// freshFor is how long after it began to be filled a cache is good for another fault: the longest that looks for its names lasts 11 s.
+	freshFor = 15 * time.Second
+)
 
-// fill has the cache query names that it has not, so that none is older than s.filled: it would answer others from what it has.
-func (s *stand) fill() {
+// fill has the cache query all names, so that all were queried before. With anew, it waits until those of the last time have expired: the
+// cache answers them from what it has, and they keep their age. Other names would not help, because a cache keeps those that are in use.
+func (s *stand) fill(anew bool) {
 	s.t.Helper()
-	if time.Since(s.filled) < freshFor && s.kept() >= 0.99 {
+	age := time.Since(s.filled)
+	if age < freshFor && s.kept() >= 0.99 {
 		return
+	}
+	if anew && age < keptFor {
+		<-time.After(keptFor - age)
 	}
 	rate := 10_000
 	if s.name == "ours" {
 		rate /= 2 // what is beyond the misses that one pod may have in flight is shed
 	}
-	s.first += filled
 	fill := load.Plan{Duration: time.Second * filled / time.Duration(rate), Streams: []load.Stream{
-		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.first, Names: filled, Rate: rate, Sockets: 20}),
+		s.stream(load.Stream{Name: "fill", Way: load.UDP, Label: fillLabel, Zone: fillZone, Names: filled, Rate: rate, Sockets: 20}),
 		s.stream(load.Stream{Name: "hot", Way: load.UDP, Label: hotLabel, Zone: hotZone, Names: hot, Rate: hot, Sockets: 20}),
 	}}
 	begun := time.Now()
@@ -52,7 +58,7 @@ func (s *stand) kept() float64 {
 	// Another part each time: what this looks up is in the cache from then on.
 	s.sample = (s.sample + sampled) % (filled - sampled)
 	b := s.ask(load.Plan{Duration: time.Second * sampled / rate, Streams: []load.Stream{
-		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.first + s.sample, Names: sampled, Rate: rate, Sockets: 20}),
+		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.sample, Names: sampled, Rate: rate, Sockets: 20}),
 	}})["kept"]
 	sum := b.All()
 	return max(0, float64(sum.Cache)-float64(s.filler.Load()-before)) / float64(sum.Sent)

@@ -167,7 +167,7 @@ const held, repeats = 300 * time.Millisecond, 2
 
 func settled(s *stand, f fault) outcome {
 	for again := 0; ; again++ {
-		s.restore()
+		s.restore(f.limit.kept > 0)
 		before := s.inKernel()
 		got := try(s, f, max(f.lead, lead))
 		got.InKernel = s.inKernel() - before

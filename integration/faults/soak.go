@@ -36,7 +36,7 @@ func (o *options) soakOurs(t testutil.TB) {
 	})
 	lasting := slices.DeleteFunc(slices.Clone(all), func(f fault) bool { return f.ends })
 
-	s.restore()
+	s.restore(false)
 	first := s.settled(footprint{})
 	process := first
 	sum := soaked{fault: map[string]int{}}
@@ -55,12 +55,12 @@ func (o *options) soakOurs(t testutil.TB) {
 		sum.lost += got.UDP.Missed() + got.tcpMissed()
 		sum.wrong += got.wrong()
 		t.Logf("%4.0f s  %-15s after %4.1f s: %s", time.Since(begun).Seconds(), f.name, lead.Seconds(), got.progress())
-		s.restore()
+		s.restore(false)
 		if s.server.PID() != process.PID {
 			process = s.settled(footprint{})
 		}
 	}
-	s.restore()
+	s.restore(false)
 	// Of the node what was there at first is the measure; of the process, what it was when it had just been started.
 	process.node = first.node
 	last := s.settled(process)

@@ -50,7 +50,6 @@ type stand struct {
 	noisy  *testutil.Pod // floods
 	server *testutil.Process
 	filled time.Time // when its cache was last filled
-	first  int       // of the names that it was filled with
 	sample int       // first of the filled names that kept queried last
 	asked  int       // names that were queried once, so far
 
@@ -146,8 +145,8 @@ func (s *stand) inKernel() int {
 	return o.answeredInKernel()
 }
 
-// restore brings the stand back to where every run begins: all in place, served, the cache filled.
-func (s *stand) restore() {
+// restore brings the stand back to where every run begins: all in place, served, the cache filled; with anew as fill has it.
+func (s *stand) restore(anew bool) {
 	s.t.Helper()
 	s.upstream(testutil.Behaviour{})
 	s.mend()
@@ -155,7 +154,7 @@ func (s *stand) restore() {
 		s.start()
 	}
 	s.await()
-	s.fill()
+	s.fill(anew)
 }
 
 // Names that fill the cache: those that stay for as long as the cache lets them, and those that the load queries, of 3 s.
