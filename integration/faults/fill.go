@@ -20,15 +20,15 @@ const (
 	freshFor = 15 * time.Second
 )
 
-// fill has the cache query all names, so that all were queried before. With anew, it waits until those of the last time have expired: the
+// fill has the cache query all names, so that all were queried before. With refill, it waits until those of the last time have expired: the
 // cache answers them from what it has, and they keep their age. Other names would not help, because a cache keeps those that are in use.
-func (s *stand) fill(anew bool) {
+func (s *stand) fill(refill bool) {
 	s.t.Helper()
 	age := time.Since(s.filled)
 	if age < freshFor && s.kept() >= 0.99 {
 		return
 	}
-	if anew && age < keptFor {
+	if refill && age < keptFor {
 		<-time.After(keptFor - age)
 	}
 	rate := 10_000

@@ -145,8 +145,8 @@ func (s *stand) inKernel() int {
 	return o.answeredInKernel()
 }
 
-// restore brings the stand back to where every run begins: all in place, served, the cache filled; with anew as fill has it.
-func (s *stand) restore(anew bool) {
+// restore brings the stand back to where every run begins: all in place, served, the cache filled; with refill as fill has it.
+func (s *stand) restore(refill bool) {
 	s.t.Helper()
 	s.upstream(testutil.Behaviour{})
 	s.mend()
@@ -154,7 +154,7 @@ func (s *stand) restore(anew bool) {
 		s.start()
 	}
 	s.await()
-	s.fill(anew)
+	s.fill(refill)
 }
 
 // Names that fill the cache: those that stay for as long as the cache lets them, and those that the load queries, of 3 s.
