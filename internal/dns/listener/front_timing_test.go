@@ -20,18 +20,7 @@ import (
 // TestTimingWriteDeadline: a client that does not read holds its writer for maxWrite.
 // State: TestDeafClient (this package).
 func TestTimingWriteDeadline(t *testing.T) {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client := dial(t, "tcp", l.Addr().String())
-	defer client.Close()
-	conn, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	_, conn := tcpPair(t)
 	s := &stream{TCPConn: conn}
 	if err := s.SetWriteBuffer(4096); err != nil {
 		t.Fatal(err)

@@ -14,23 +14,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestWriteDeadline has an answer written on a connection whose last answer was long ago: that one's deadline is none of this one's.
-func TestWriteDeadline(t *testing.T) {
+// tcpPair returns the two ends of a connection, which are closed when the test ends.
+func tcpPair(t *testing.T) (client net.Conn, conn *net.TCPConn) {
+	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	conn, err := l.AcceptTCP()
-	if err != nil {
+	t.Cleanup(func() { client.Close() })
+	if conn, err = l.AcceptTCP(); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
+	return client, conn
+}
+
+// TestWriteDeadline has an answer written on a connection whose last answer was long ago: that one's deadline is none of this one's.
+func TestWriteDeadline(t *testing.T) {
+	_, conn := tcpPair(t)
 	s := &stream{TCPConn: conn}
 	if err := s.SetWriteDeadline(time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
@@ -272,20 +277,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 
 // TestEndlessQueries: when a point ends, a client that always has a query on its way keeps its connection, but only until the time is over.
 func TestEndlessQueries(t *testing.T) {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	conn, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	client, conn := tcpPair(t)
 	of := &streams{quota: newQuota(Config{Connections: 1})}
 	c := of.add(conn)
 	defer c.Close()

@@ -120,7 +120,7 @@ func TestDoor(t *testing.T) {
 			}
 			ns.Do(func() {
 				if left, err := k.Other().OpenStanding(); left != nil || err != nil {
-					t.Errorf("%s is said to stand here: %v", k.Other(), err)
+					t.Errorf("leftovers of %s: %v, want none", k.Other(), err)
 				}
 				own, err := k.OpenStanding()
 				if err != nil || own == nil {

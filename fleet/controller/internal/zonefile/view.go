@@ -1,6 +1,7 @@
 package zonefile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -271,9 +272,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 		_, _ = fmt.Fprintln(out, "; nothing was sent: add --yes to remove it")
 		return nil
 	}
-	if watch == 0 {
-		watch = max(time.Minute, zone.ReportAfter*beat.Period) // a minute if it has no heartbeat
-	}
+	watch = cmp.Or(watch, max(time.Minute, zone.ReportAfter*beat.Period)) // a minute if it has no heartbeat
 	_, _ = fmt.Fprintf(out, "watching the heartbeat of %s for %s\n", cluster, watch)
 	if err := wait(ctx, watch); err != nil {
 		return err
