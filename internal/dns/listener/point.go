@@ -113,8 +113,8 @@ func (p *point) serve(c *serving, gone func()) {
 			p.log.Error("listening socket failed and is closed; other sockets stay", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
 		begun()
+		gone() // first: once ended is closed, Stop returns, and Done's channel must be closed by then
 		close(p.ended)
-		gone()
 	}()
 	<-started
 }
