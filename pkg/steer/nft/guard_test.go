@@ -39,6 +39,9 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 				thief.AddAddr("eth0", testutil.Host(a))
 			}
 			forget(r)
+			if intercept {
+				r.Node.Host.Run("nft", "flush set inet neardns direct4; flush set inet neardns direct6")
+			}
 			var forged sync.WaitGroup
 			for _, source := range append(sources, unroutable()...) {
 				for _, server := range all {
@@ -62,6 +65,14 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 			must(t, err)
 			if len(notes.Delivered) > 0 {
 				t.Errorf("noted: %v", notes.Delivered)
+			}
+			if intercept {
+				// The neighbour is recorded by itself: it resets the connections that it did not open.
+				for family, source := range map[string]string{"4": "172.30.0.2", "6": "fd00:30::2"} {
+					if set := r.Node.Host.Run("nft", "list", "set", "inet", "neardns", "direct"+family); strings.Contains(set, source+" ") {
+						t.Errorf("recorded: %s", set)
+					}
+				}
 			}
 			counters, err := r.nft.Counters()
 			must(t, err)

@@ -250,11 +250,10 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		// If a connection from this source port went to kube-dns before, forget that: the new connection goes to the agent.
 		f.rule().remove(connKey, conn).end(),
 		f.rule().count(steer.CounterDeliveredTCP).notrack().accept())}
-	fb := chain{name: fallback, rules: []rule{
+	fb := chain{name: fallback, rules: append([]rule{
 		f.rule().proto(steer.UDP).count(steer.CounterFallbackUDP).end(),
 		f.rule().syn(true).count(steer.CounterFallbackTCP).end(),
-	}}
-	fb.rules = append(fb.rules, hf.toKubeDNS()...)
+	}, hf.toKubeDNS()...)}
 
 	answer := chain{name: hf.name("answers"), rules: []rule{f.rule().notrack().end()}}
 	if hf.host.InterceptNode {
@@ -264,13 +263,16 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}
 }
 
-// noteDirect returns a rule that, with node interception, records clients that name the steering address, as pod trials do: their
-// answers must come from there.
+// noteDirect returns rules that, with node interception, record clients that name the steering address, as pod trials do: their
+// answers must come from there. As in the chain switch, no forged source address is recorded.
 func (hf hostFamily) noteDirect() []rule {
 	if !hf.host.InterceptNode {
 		return nil
 	}
-	return []rule{hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end()}
+	return []rule{
+		hf.rule().in(destKey, hf.name("ours")).stranger("detours").count(steer.CounterStranger).goTo(hf.name("fallback")),
+		hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end(),
+	}
 }
 
 // control returns the chain that applies the agent's control packets to the sets, and drops them.
@@ -284,8 +286,7 @@ func (hf hostFamily) control(life time.Duration) chain {
 		hf.rule().dport(steer.UDP, steer.PortWithdrawTCP).remove(destKey, leaseTCP).end(),
 		hf.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateFor(destKey, drain, drainTime).end(),
 	}}
-	c.rules = append(c.rules, hf.holdRules()...)
-	c.rules = append(c.rules, hf.rule().count(steer.CounterLeaseRenewal).drop())
+	c.rules = append(append(c.rules, hf.holdRules()...), hf.rule().count(steer.CounterLeaseRenewal).drop())
 	return c
 }
 
@@ -299,8 +300,7 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 // send control packets to the chain secret.
 func (hf hostFamily) output() []rule {
 	f := hf.family
-	rules := []rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
-	rules = append(rules, hf.ownProber()...)
+	rules := append([]rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}, hf.ownProber()...)
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		rules = append(rules, f.rule().sport(p, 53).in(sourceKey, hf.name("ours")).goTo(hf.name("answers")))
 		if hf.host.OwnLocals {
