@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +31,6 @@ type denied struct {
 	p, other *pod
 	at       target
 	hot      string
-	ended    atomic.Int64 // queries of the first pod that were answered or given up
 }
 
 func newDenied(t *testing.T) *denied {
@@ -51,9 +49,7 @@ func (d *denied) query() {
 			defer tick.Stop()
 			for {
 				_, _ = p.client().ask(d.at, d.hot, retry)
-				if p == d.p {
-					d.ended.Add(1)
-				}
+				p.ended.Add(1)
 				select {
 				case <-stop:
 					return
@@ -82,10 +78,10 @@ func (d *denied) noHits(when string) {
 	d.t.Helper()
 	testutil.Eventually(d.t, func() error {
 		_, before := d.countsInKernel(d.p)
-		ended := d.ended.Load()
+		ended := d.p.ended.Load()
 		d.hits(when, d.other)
 		testutil.Eventually(d.t, func() error {
-			if n := d.ended.Load() - ended; n < 4 { // the first may have begun before the counts were read
+			if n := d.p.ended.Load() - ended; n < 4 { // the first may have begun before the counts were read
 				return fmt.Errorf("%s: %d queries of %s ended", when, n, d.p.name)
 			}
 			return nil

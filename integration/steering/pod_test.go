@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -28,6 +29,7 @@ type pod struct {
 	name        string
 	annotations map[string]string
 	addrs       []netip.Addr
+	ended       atomic.Int64 // queries of denied.query that were answered or given up
 }
 
 type object = map[string]any
