@@ -20,8 +20,8 @@ const (
 	checkLater    = 30 * time.Second
 	checkTimeout  = 2 * time.Second
 	checkFailures = 3
-	// If a fallback has failed for lostAfter, the agent calls FallbackLost every checkLater, which decides whether the fallback is lost for
-	// good or kube-dns may only be down.
+	// If a fallback has failed for lostAfter, the agent calls FallbackLost every checkLater, to learn whether the fallback is lost for good or
+	// kube-dns may only be down.
 	lostAfter = 3 * time.Minute
 )
 

@@ -11,7 +11,7 @@ import (
 
 // slowBound is the time after which a probe's answer counts as too slow: a quarter of the lease's lifetime, 200 ms by default. An answer
 // usually takes well under a millisecond. It takes up to 100 ms if a CPU limit lets the agent run only once in each period (CFS bandwidth
-// control); such an agent is below the limit, and keeps its lease.
+// control); such an answer is not too slow, and the agent keeps its lease.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
 // lateAnswer returns the failure for an answer that took longer than slowBound, or longer than the lease's lifetime, for example because

@@ -10,10 +10,10 @@ import (
 
 const reloaded = "configuration reloaded"
 
-// Set gives the loop a new plan, which replaces the current one as a whole or not at all. A plan that the server refuses is dropped. A
-// plan that fails because of the node is retried until it succeeds or Set is called again. Once the plan is applied, the loop calls take,
-// which puts the rest of the configuration in force and reports whether that part changed. Any goroutine may call Set, also before Run.
-// If it is called several times, the last plan counts. next must not be written to afterwards.
+// Set gives the loop a new plan, which replaces the current one as a whole or not at all. A plan that the running server refuses is
+// dropped. A plan that fails because of the node is retried until it succeeds or Set is called again. Once the plan is applied, the loop
+// calls take, which puts the rest of the configuration in force and reports whether that part changed. Any goroutine may call Set, also
+// before Run. If it is called several times, the last plan counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.mu.Lock()
 	n.set = &retryPlan{plan: next, take: take}

@@ -8,15 +8,15 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// failedTrials has the pods' network interfaces for which the last trial could not be run, with the first error of each. The node's status
-// shows the error of one of them until a trial of that interface can be run or its pod file is gone. The agent logs a line when the shown
-// error changes, and none for each failed trial.
+// failedTrials has the pods' network interfaces whose last trial failed: it could not be run, or its result could not be carried out. For
+// each it has the first error. The node's status shows the error of one of them until a trial of that interface does not fail or its pod
+// file is gone. The agent logs a line when the shown error changes, and none for each failed trial.
 type failedTrials struct {
-	of    map[key]error // interface to the first error since its last trial that could be run
+	of    map[key]error // interface to the first error since its last trial that did not fail
 	shown key           // the interface whose error fault last returned
 }
 
-// note records how the last trial of a pod's interface ended: err is nil if the trial could be run.
+// note records how the last trial of a pod's interface ended: err is nil if it did not fail.
 func (t *failedTrials) note(k key, err error) {
 	if err == nil {
 		delete(t.of, k)

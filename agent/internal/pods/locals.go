@@ -17,7 +17,7 @@ import (
 
 // Locals returns, sorted, the local addresses that pods still use as nameservers although the configuration does not have them. A pod's
 // resolv.conf outlives the configuration that wrote it, so the switch must go on sending queries for these addresses to kube-dns. An
-// address that a configured redirect uses now is not returned, because the switch cannot send its queries two ways.
+// address that one of redirects uses is not returned, because the switch cannot send its queries two ways.
 func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local {
 	files, _ := p.read()
 	taken := map[netip.Addr]bool{}

@@ -185,8 +185,9 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 	return changed, nil
 }
 
-// leaveTime is how long a pod that is no longer steered keeps its pod table, which then only rewrites answers that are still to come. It is
-// longer than the 5 s for which a resolver waits for an answer (resolv.conf(5)), and as long as the server keeps an idle connection.
+// leaveTime is how long Reconcile leaves the table of a pod that is no longer steered in place; the table then only rewrites answers that
+// are still to come. It is longer than the 5 s for which a resolver waits for an answer (resolv.conf(5)), and as long as the server keeps
+// an idle connection.
 const leaveTime = 10 * time.Second
 
 // shrink rewrites a sandbox's table so that it has only the redirects that are still steered. If there are none, it removes the table: at

@@ -52,7 +52,7 @@ type Pods struct {
 	verified map[key]fingerprint // pods' interfaces to the fingerprint that the pod table had when it last matched the pod's files
 	dead     map[key]time.Time   // pods' interfaces to the time at which this process first found that their netns is gone
 
-	// leaving has, by the netns's inode, the time until which a pod that is no longer steered keeps its table.
+	// leaving has, by the netns's inode, the time until which Reconcile leaves the table of a pod that is no longer steered in place.
 	leaving sync.Map
 	due     dueTrials
 	slots   chan struct{} // limits how many trials run at once

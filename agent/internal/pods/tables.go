@@ -64,9 +64,9 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 }
 
 // removeUnrecorded removes a pod table that no pod file records: the pod has not been steered for leaveTime, its file was lost, or the
-// process that steered it ended before it wrote the file. The table rewrites the source of answers, so a trial of such a pod would never
-// be answered. With a back end that counts no changes (iptables), only the first call for a netns checks it, because each check starts
-// programs.
+// process that steered it ended before it wrote the file. The table rewrites the source of answers, so a trial of such a pod would never be
+// answered. With a back end that counts no changes (iptables), a netns without such a table is not checked again until the pod was steered,
+// because each check starts programs.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
 	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) {

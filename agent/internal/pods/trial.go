@@ -24,8 +24,7 @@ import (
 )
 
 // The times of a pod trial. A path fails its trial if two queries were lost during one lease, and that lease was renewed after the second
-// was sent: the agent then answered the prober meanwhile, but not the pod. The agent answers the prober within milliseconds. A bypassed
-// path fails with one lost query.
+// was sent: the agent then answered the prober meanwhile, but not the pod. A bypassed path fails with one lost query.
 const (
 	trialTimeout = time.Second // of a query
 	trialQueries = 2           // queries over one protocol, if none is answered
@@ -250,8 +249,8 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	return signal{event: podstate.TrialAnswered, reason: "its test queries were answered"}, errors.Join(errs...)
 }
 
-// attachmentsOf reads the pod files of all network interfaces in f's netns again. It finds them in the list that read returns, which
-// usually costs no further file, because many pods may be tried at once.
+// attachmentsOf reads the pod files of all network interfaces in f's netns again. It finds them in the list that read returns, so that it
+// need not read all pod files.
 func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 	known, _ := p.read()
 	var out []podfile.File

@@ -5,8 +5,8 @@
 // reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It starts no bypass
 // while the prober's own path may be closed, writes no rule, and does no work for each query.
 //
-// On failure: if the records cannot be read, the package logs each new error once and bypasses no further client; the switch goes on
-// delivering.
+// On failure: if the records cannot be read, the package logs the error when its text changes, and bypasses no further client; the switch
+// goes on delivering.
 package evidence
 
 import (
@@ -24,8 +24,8 @@ import (
 )
 
 // Limits of the CPU time for reading the kernel's records of clients. From the start of one read to the next, share times the duration of
-// the read must pass, because a client whose queries from many addresses are dropped makes the records long. It is slowest at most, because
-// a read may also take long if the process gets little CPU time.
+// the read must pass, because a client whose queries from many addresses are dropped makes the records long. That time is limited to
+// slowest, because a read may also take long if the process gets little CPU time.
 const (
 	share   = 20
 	slowest = time.Second

@@ -4,15 +4,15 @@ import "time"
 
 // When a target loses its lease, and when it gets one again.
 //
-// Explicit failures (a refusal, another server's answer, a late answer) withdraw the lease if three of the last five results are
-// failures, so that one stray answer does not. A missing answer needs no count, because the kernel lets the lease expire; nor do late
-// answers in a row, which renew nothing.
+// Explicit failures (for example a refusal, another server's answer or a late answer) withdraw the lease if three of the last five results
+// are failures, so that one stray answer does not. A missing answer needs no count, because the kernel lets the lease expire.
 //
-// After one loss to a refusal or a wrong answer the target may have its lease again at once; after one loss to missing answers, two seconds
-// later. If losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are answered as soon as
-// the load is gone, and the load comes back with the lease. So the second loss costs 8 s without a lease (the rest), and each further one
-// twice as long, up to a minute; meanwhile kube-dns answers. A first loss to late answers counts as a second one. An agent with too little
-// CPU thus has its lease for a second or two at a time, three times in the first minute and once in each further minute.
+// After one loss to an explicit failure other than a late answer the target may have its lease again at once; after one loss to missing
+// answers, two seconds later. If losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are
+// answered as soon as the load is gone, and the load comes back with the lease. So the second loss costs 8 s without a lease (the rest),
+// and each further one twice as long, up to a minute; meanwhile kube-dns answers. A first loss to late answers counts as a second one. An
+// agent with too little CPU thus has its lease for a second or two at a time, three times in the first minute and once in each further
+// minute.
 const (
 	resultsKept = 5 // how many results count: answers and explicit failures
 	maxFailures = 3 // with so many failures among them, the lease is withdrawn
@@ -31,7 +31,7 @@ type Probe int
 // The results.
 const (
 	Answered Probe = iota // the agent answered in time
-	Silent                // no answer within the lease's lifetime
+	Silent                // no answer in time
 	Canceled              // unknown: the caller gave the probe up
 	Slow                  // an answer that came too late
 	Failed                // any other explicit failure: for example, a refusal

@@ -53,7 +53,7 @@ const (
 // Round is the result of one round for one cluster DNS address: queries to the upstreams, fallback checks and queries from pods' addresses.
 type Round struct {
 	Answered bool   // an upstream answered a query of the agent or of a client
-	Fallback Answer // Yes if kube-dns answered each fallback check of the round, No if none, else Unknown
+	Fallback Answer // whether kube-dns answered the round's fallback checks; Unknown if they differ, or if one could not be made
 	Pod      Answer // whether kube-dns answered a query from a pod's address; Unknown under a lease, because the agent would answer it
 }
 
@@ -82,7 +82,7 @@ func (r Round) event() event {
 // Path is the state of the path to one cluster DNS address. The zero value is Starting.
 type Path struct {
 	State  State
-	until  time.Time // in Fallback: no return to Serving before it; in BothDown: no Trial before it; in Trial: the end if no result decides
+	until  time.Time // in Fallback: no change to Serving before it; in BothDown: no Trial before it; in Trial: the end if no result decides
 	since  time.Time // in Serving: when it began; in Fallback: since when no round showed that kube-dns answers, zero if the last one did
 	inARow int       // number of consecutive rounds, up to the last one, in which an upstream answered
 	losses int       // changes to Fallback from states other than Starting, since the last call of forgive
@@ -176,13 +176,13 @@ func begin(w *Path, now time.Time) { w.since = now }
 
 func forgive(w *Path, _ time.Time) { w.losses = 0 }
 
-// lose counts a loss, and sets the time before which the Path does not return to Serving.
+// lose counts a loss, and sets the time before which Fallback does not change to Serving.
 func lose(w *Path, now time.Time) {
 	w.losses++
 	restAtFirst(w, now)
 }
 
-// restAtFirst sets the time before which the Path does not return to Serving. Starting has had no lease, so its change to Fallback calls
+// restAtFirst sets the time before which Fallback does not change to Serving. Starting has had no lease, so its change to Fallback calls
 // only this, and counts no loss.
 func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}

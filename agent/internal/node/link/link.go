@@ -1,9 +1,9 @@
 // Package link manages the agent's network interface in the host's netns, and the local and steering addresses on it. The link is a
 // dummy, or a bridge without ports if the kernel has no dummy driver.
 //
-// It never changes another program's link, address or route, and the kernel chooses none of its addresses as the source of the node's own
-// packets while there is another address to choose. The link stays when the agent stops, so that the next agent need not create it again;
-// `cleanup` removes it, and in node-cache mode an orderly stop may do so too (plan.Link.Temporary).
+// It changes only the link with the configured name, and only if neardns can have made it. The kernel chooses none of its addresses as the
+// source of the node's packets to other hosts while there is another address to choose. The link stays when the agent stops, so that the
+// next agent need not create it again; `cleanup` removes it, and in node-cache mode an orderly stop may do so too (plan.Link.Temporary).
 //
 // On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others.
 // It does not retry; the caller does. An address that is already in use is reported as a *ConflictError.
@@ -251,7 +251,7 @@ func addrOf(a netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }
 
-// hasProperties reports whether an address is a single one and has the scope (IPv4) or the flags (IPv6) that result from addrOf.
+// hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from addrOf.
 func hasProperties(a netlink.Addr) bool {
 	if !prefixOf(a).IsSingleIP() {
 		return false

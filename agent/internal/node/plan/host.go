@@ -25,8 +25,7 @@ type Pods interface {
 // the links in podSide. rules.Uplinks implements it.
 type Uplinks func(podSide ...string) ([]string, error)
 
-// Host describes the host's packet rules for the plan and the node's pods; pods is nil if no pod is known yet. All code of the agent that
-// needs the rules uses this description.
+// Host describes the host's packet rules for the plan and the node's pods; pods is nil if no pod is known yet.
 func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	h := steer.Host{
 		Redirects: p.Redirects, Locals: p.Locals, InterceptNode: p.InterceptNode, Lifetime: p.Terms.Lifetime,

@@ -102,8 +102,7 @@ type Lock struct {
 // agent's addresses directly, and only the switch, which the agent makes, sends those queries to kube-dns.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
-// KernelOnly reports whether only the kernel program answers pods from the cache. The agent then listens on no address and writes no
-// rules.
+// KernelOnly reports whether only the kernel program answers pods from the cache. The agent then has no DNS socket and writes no rules.
 func (p Plan) KernelOnly() bool { return p.Arrangement == Transparent }
 
 // Name is the arrangement's name, for people.

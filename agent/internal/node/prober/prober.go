@@ -7,8 +7,7 @@
 // addresses in the host's netns, as the node's own processes do (D-031). An answer then does not show that INPUT accepts pods' packets, and
 // a killed prober leaves its veth pair there, which its successor or RemoveLeftovers removes.
 //
-// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Repair creates whatever is missing; the
-// agent calls it in each round of its loop.
+// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Repair creates whatever is missing.
 package prober
 
 import (
@@ -189,7 +188,7 @@ func RemoveLeftovers() error {
 }
 
 // takeLock takes the prober's lock in a netns; closing the returned file releases it. The kernel releases the lock when the process ends,
-// so an existing prober link without a locked lock belongs to a dead process.
+// so if the lock is free, an existing prober link belongs to a dead process.
 func takeLock(h host) (lock *os.File, err error) {
 	err = h.Do(func() (err error) {
 		if lock, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {

@@ -6,8 +6,8 @@
 // the change. When the agent connects after an absence, it changes resolv.conf of pods that started meanwhile; resolver libraries reload a
 // changed file.
 //
-// On failure: the pod still starts. No call from the runtime gets an error or an adjustment as its answer, and none blocks. The pod's
-// file records the change, or the reason why there was none. If the runtime offers no NRI, Run tries to connect again every 5 s.
+// On failure: the pod still starts. No call from the runtime gets an error or an adjustment as its answer. The pod's file records the
+// change, or the reason why there was none. If the runtime offers no NRI, Run tries to connect again every 5 s.
 package nri
 
 import (
@@ -71,8 +71,8 @@ func New(c Config) *Plugin {
 	return &Plugin{Config: c, now: time.Now, reconnectDelay: reconnectDelay, pods: map[string]attached.Pod{}}
 }
 
-// Pods returns the pods that the runtime reported, by container ID. settled is false until the first attempt to connect succeeds or
-// fails.
+// Pods returns the pods that the runtime reported, by container ID. settled is false until the runtime has reported the running pods, or
+// the first attempt to connect has failed.
 func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

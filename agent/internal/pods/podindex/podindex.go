@@ -258,8 +258,8 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 }
 
-// namespaceCounts returns the counts of each namespace. If there are maxNamespaces namespaces, it forgets those without pods on this node
-// after it has returned their last counts.
+// namespaceCounts returns the counts of each namespace. If there are maxNamespaces namespaces, it returns the counts of those without pods
+// on this node a last time, and forgets them.
 func (c *Clients) namespaceCounts() map[string]Counts {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {

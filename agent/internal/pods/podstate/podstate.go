@@ -66,7 +66,7 @@ const (
 	Patient = 10 * time.Minute       // how long a bypassed path is tried every Soon
 )
 
-// Youth is how long a path counts as young after it was first seen untried. Network policies often follow a pod's start by some seconds.
+// Youth is how long a path counts as young after Status.Untried. Network policies often follow a pod's start by some seconds.
 const Youth = 10 * time.Second
 
 // Pause returns the time between two trials of a path that has been bypassed for the given time.
@@ -176,7 +176,7 @@ func (s Status) In(state State, at time.Time) Status {
 	return next
 }
 
-// Young reports whether the path was first seen untried less than Youth ago.
+// Young reports whether less than Youth has passed since Untried.
 func (s Status) Young(at time.Time) bool { return at.Sub(s.Untried) < Youth }
 
 // watch schedules the next trial of a steered path if the path is young, and otherwise none.
