@@ -40,7 +40,8 @@ func edgeCommand() *cobra.Command {
 	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: moved}
 }
 
-// badConfig gives an error of the configuration its exit code. Most of these errors begin with file and line, so no prefix is added.
+// badConfig gives an error of the configuration its exit code. It is printed without the program's name, because it usually begins with
+// the name of the file.
 func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
 // ended gives the error with which node, nodecache, hosts or cleanup ended its exit code.

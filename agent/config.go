@@ -24,7 +24,7 @@ func configFlag(c *cobra.Command) (path *string) {
 	return c.Flags().String("config", "", "NodeConfig `FILE`; without it, each value is detected on the node or is the default")
 }
 
-// loadConfig reads the NodeConfig file. If it has faults, the error has exit code 2.
+// loadConfig loads the configuration. Its errors have exit code 2.
 func loadConfig(e env, path string) (*config.Node, error) {
 	n, err := config.Load(path, e.Env)
 	if err != nil {
@@ -86,7 +86,7 @@ func checkConfig(e env, path string) error {
 		return err
 	}
 	if unknown := n.Unknown(); len(unknown) > 0 {
-		// A running agent ignores unknown keys (D-040). This command reports them as a fault, because they may be misspelled.
+		// The agent ignores unknown keys (D-040). This command reports them as a fault, because they may be misspelled.
 		return badConfig(errors.New(strings.Join(unknown, "\n")))
 	}
 	_, err = fmt.Fprintln(e.Stdout, "configuration is good")

@@ -1,5 +1,5 @@
-// Command neardns-agent is the part of neardns that runs on a node: the cache itself (role node) and the commands that
-// show, check and undo what it does. README.md next to this file lists them.
+// Command neardns-agent has a node's DNS cache (role node) and the commands that show, check and undo what it does. README.md next to this
+// file describes them.
 package main
 
 import (

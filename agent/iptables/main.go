@@ -3,7 +3,7 @@
 //
 // It detects the variant at each call, because the next call may be in another netns.
 //
-// On failure: the exit code is that of the executed program, or 127 if that cannot be executed, as in a shell.
+// The exit code is that of the executed program, or 127 if no program could be executed.
 package main
 
 import (
