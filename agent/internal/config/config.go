@@ -1,12 +1,10 @@
 // Package config reads NodeConfig, the agent's configuration file. It parses the YAML, takes values that the file leaves out from the
 // environment, the kubelet's configuration or defaults, and validates the result.
 //
-// It never changes anything on the node, and opens no socket, so that any user may run `config check` anywhere. It reads files and the
-// environment only through Env.
+// It changes nothing on the node and opens no socket. It reads files and the environment only through Env.
 //
-// Failure policy: Load returns a complete, valid Node, or an error that lists the faults, each with field and remedy, and with file and
-// line if it is in the file. Faults that depend on faulty values are not listed. One exception: an unknown key has no effect and is
-// reported by Unknown, so that a release to which a node is rolled back starts with the file of the newer release.
+// Failure policy: Load returns a complete, valid Node, or an error that lists the faults. An unknown key alone is no fault: it has no
+// effect and is reported by Unknown, so that a release to which a node is rolled back starts with the file of the newer release.
 package config
 
 import (
@@ -114,7 +112,7 @@ func (n *Node) Unknown() []string {
 // Upstreams has the keys about the servers to which cache misses are forwarded.
 type Upstreams struct {
 	Cluster  []nameserver.Address // for names of the cluster domain and the reverse zones; without TLS
-	External []nameserver.Source  // for all other names; if empty, the Cluster servers get those too
+	External []nameserver.Source  // for names outside of the cluster; if empty, the Cluster servers get those too
 	Auto     bool                 // external: auto: use the node's resolvers instead of External, if kube-dns forwards to them
 	Corefile string               // kubeDNSCorefile: path of the mounted Corefile of kube-dns; it may be absent
 	NodeFile string               // nodeResolvConf: path of the resolv.conf file that names the node's resolvers
@@ -124,7 +122,7 @@ type Upstreams struct {
 type Cache struct {
 	Entries     int
 	NegativeTTL time.Duration // maximum TTL of a negative answer
-	ServeStale  time.Duration // how long expired entries are served while upstreams fail; 0: never
+	ServeStale  time.Duration // how long expired entries are served while upstreams fail; for the cluster's names at most 1m; 0: never
 	MemoryMiB   int           // maximum size of all entries of all zones together
 	Prefetch    bool          // refresh entries that are in use before they expire
 	HoldDenials time.Duration // a name that existed must be denied for this long before the denial is believed; 0: at once
@@ -132,14 +130,14 @@ type Cache struct {
 
 // Limits has limits that protect the agent from a flood of queries or a slow upstream.
 type Limits struct {
-	Misses         int // maximum number of concurrent queries to upstreams
+	Misses         int // maximum number of misses that wait for upstreams
 	TCPConnections int // maximum number of clients' open TCP connections
 }
 
 // Lease has the times of the probes and of the leases that probes renew.
 type Lease struct {
 	Renew    time.Duration // interval between two probes
-	Lifetime time.Duration // a lease expires this long after the last answered probe
+	Lifetime time.Duration // time from the last answered probe to the end of a lease
 }
 
 // Link has the keys about the network interface that has the agent's addresses.
@@ -356,7 +354,7 @@ func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 // Adopts reports whether pods that ran before neardns was installed are steered too. That needs new pods to be steered.
 func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.SteerOff }
 
-// KernelAlone reports whether only the kernel program answers pods on this node (arrangement: transparent).
+// KernelAlone reports whether the kernel program is the only part of neardns that answers pods (arrangement: transparent).
 func (n *Node) KernelAlone() bool { return n.Arrangement == ArrangementTransparent }
 
 // ClusterDNS lists the cluster DNS addresses.
@@ -370,7 +368,7 @@ func (n *Node) steering() string {
 	return ""
 }
 
-// Own returns every address at which the agent answers. None of them may be an upstream, because the agent would query itself. With
+// Own returns the agent's addresses. None of them may be an upstream, because the agent would query itself. With
 // link.clusterDNSOnLink or interceptNode, the cluster DNS addresses are among them: the link has them, or the host's rules steer the
 // agent's own queries back to it.
 func (n *Node) Own() []netip.Addr {

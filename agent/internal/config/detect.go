@@ -27,7 +27,7 @@ var (
 // Detected is a value that was detected or has a ${NAME} in the file, with its source.
 type Detected struct{ Field, Value, Source string }
 
-// Detected lists the values that have a source in origins, to be logged once at the start. It leaves out the values of Default.
+// Detected lists the fields for which origins has a source, to be logged at the start.
 func (n *Node) Detected() []Detected {
 	var out []Detected
 	for _, f := range table() {
@@ -47,9 +47,9 @@ func (n *Node) IsSet(field string) bool {
 // kubelet has the settings of the kubelet's configuration that neardns uses.
 type kubelet struct {
 	from          string // paths of the files that the settings were read from; "" if there are none
-	copied        bool   // no kubelet file exists here, so the installer's copy, if any, was read
+	copied        bool   // no configuration of the kubelet was found, so the installer's copy, if any, was read
 	clusterDomain string
-	clusterDNS    []netip.Addr // Services' addresses in the kubelet's clusterDNS, without duplicates
+	clusterDNS    []netip.Addr // addresses in the kubelet's clusterDNS that are not link-local, without duplicates
 	cache         []netip.Addr // link-local addresses in the kubelet's clusterDNS: those of a cache on the node
 	resolvConf    string
 }
@@ -101,7 +101,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		n.origin["redirects"] = k.from
 		return nil
 	}
-	// Kubernetes sets such a variable in every pod of the Service's namespace.
+	// The kubelet sets such a variable, for example KUBE_DNS_SERVICE_HOST, in pods of the Service's namespace.
 	var variables []string
 	for _, p := range platform.All() {
 		name := p.ServiceHost()
@@ -162,7 +162,7 @@ func (n *Node) detectLocal(k kubelet) {
 		}
 		upstream := func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == family.is4 }
 		if n.Link.ClusterDNSOnLink && !slices.ContainsFunc(n.Upstreams.Cluster, upstream) {
-			continue // a local address then falls back to the second Service, which may have only one family
+			continue // a local address then falls back to upstreams.cluster, which may have only one family
 		}
 		address := family.address
 		if i := slices.IndexFunc(k.cache, func(a netip.Addr) bool { return a.Is4() == family.is4 }); i >= 0 {
@@ -188,8 +188,8 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// Kubelet returns the settings that were detected in the kubelet's files, for programs that cannot read these. ok is false if nothing was
-// detected, or only the installer's copy was read.
+// Kubelet returns the settings that were detected in the kubelet's files, for programs that cannot read these. ok is false if no such file
+// was found.
 func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
 	if err != nil || k.from == "" || k.copied {
@@ -265,7 +265,7 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 		case "clusterDNS":
 			d.kubeletDNS(&next, m.Value)
 		case "resolvConf":
-			// "" means that the kubelet uses no file. It is skipped: an earlier file's value stays, else the default /etc/resolv.conf.
+			// "" means that the kubelet uses no file. It is skipped: an earlier file's value stays, else the default.
 			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
 				next.resolvConf = path.Clean(m.Value.Text)
 			}

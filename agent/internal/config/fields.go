@@ -20,8 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// field describes one key of NodeConfig: how to read and to show it, and whether a running agent can take a new value. The table of
-// fields is the only list of keys; decoding, `config show` and Diff use it.
+// field describes one key of NodeConfig: how to read and to show it, and whether a running agent can take a new value.
 type field struct {
 	name   string // with its group: cache.entries
 	reload bool
@@ -345,8 +344,7 @@ func snippets(name string) field {
 		func(lines string) any { return lines })
 }
 
-// entries returns the pairs of a mapping whose keys are names, such as domains, and not fields. A fault that Validate finds in a value is
-// reported at the position of its key.
+// entries returns the pairs of a mapping whose keys are names, such as domains, and not fields.
 func (d *decoder) entries(v strict.Value) []strict.Member {
 	out := d.pairs(v)
 	for i := range out {

@@ -34,7 +34,7 @@ func podDNS(name string, reload bool) field {
 			for _, f := range r.Faults() {
 				d.Add(f)
 			}
-			// An unknown key may belong to a later release, and only has no effect. But if it is within a list of options, all of podDNS has none.
+			// An unknown key may belong to a later release, and has no effect. But one within a list of options disables all of podDNS.
 			if !slices.ContainsFunc(r.Faults(), func(f *strict.Fault) bool { return !f.Unknown || strings.Contains(f.Field, "[") }) {
 				d.node.PodDNS, d.node.podDNS = rules, v
 			}

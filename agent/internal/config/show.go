@@ -9,9 +9,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Show returns the configuration in effect as the text of a NodeConfig file, from which Load reads the same values. Each value that is
-// not from the file has a comment with its origin. It does not use go-yaml, which writes some texts (with a tab, a carriage return or a
-// leading space) so that they read back differently.
+// Show returns the configuration in effect as the text of a NodeConfig file, with comments about values that are not from the file. It does
+// not use go-yaml, which writes some texts (with a tab, a carriage return or a leading space) so that they read back differently.
 func (n *Node) Show() string {
 	var b strings.Builder
 	var open []string // groups that we are in

@@ -16,7 +16,7 @@ import (
 // maxServices is the maximum number of Services in hosts.services.
 const maxServices = 20
 
-// Validate checks each value, and values that depend on each other. It returns the faults as one joined error.
+// Validate checks the configuration, and returns the faults as one joined error.
 func (n *Node) Validate() error {
 	faults := n.checkAddresses()
 	if len(faults) == 0 { // if the agent's own addresses are wrong, checks of upstreams against them would be wrong too
@@ -69,7 +69,7 @@ func (n *Node) checkUpstreams() []error {
 	}
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
-	case len(n.Upstreams.Cluster) == 0: // an empty upstreams.external is no fault: the cluster's servers then get all queries
+	case len(n.Upstreams.Cluster) == 0: // an empty upstreams.external is no fault: the cluster's servers then get its queries too
 		add("upstreams.cluster", "names no server: name one, or take the key out to query the cluster DNS addresses")
 	case n.Link.ClusterDNSOnLink && !n.IsSet("upstreams.cluster"):
 		add("link.clusterDNSOnLink", "true makes the cluster DNS address this node's own: set upstreams.cluster too and %s", second)
@@ -104,7 +104,7 @@ func (n *Node) checkUpstreams() []error {
 	return faults
 }
 
-// checkLoop returns a fault if an upstream is one of the agent's own addresses.
+// checkLoop returns a fault if queries to an upstream would come back to the agent.
 func (n *Node) checkLoop(field string, a nameserver.Address) []error {
 	if err := a.Refuse(n.Own()); err != nil {
 		return []error{n.fault(field, err.Error())}
@@ -164,9 +164,8 @@ func (n *Node) checkBounds() []error {
 		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
 		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute,
 			"with 0s a denial counts at once; a removed name is answered that long"},
-		// Each probe crosses two network namespaces and CoreDNS; a shorter interval has no use.
 		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
-		// Resolvers send a query again after 5 s. The lease of a hung agent must expire before that.
+		// glibc sends a query again after 5 s. The lease of a hung agent must expire before that.
 		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second,
 			"pods wait that long for a hung agent, and resolvers send again after 5s"},
 	} {

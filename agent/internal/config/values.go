@@ -64,7 +64,7 @@ func parseLinkName(s string) (string, error) {
 	return s, nil
 }
 
-// showDuration returns a duration without the zero units that time.Duration prints: 1h, not 1h0m0s.
+// showDuration returns a duration without zero units at its end: 1h, not 1h0m0s.
 func showDuration(t time.Duration) string {
 	s := t.String()
 	if strings.HasSuffix(s, "m0s") {
