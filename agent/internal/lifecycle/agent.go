@@ -78,8 +78,8 @@ func (a *agent) runUntilEnd(ctx context.Context) error {
 	return err
 }
 
-// arrangement is how an active agent answers pods: steered (pods' queries reach the agent, also in node-cache mode) or transparent (only
-// the kernel program answers, with cache hits).
+// arrangement is how an active agent answers pods: steered (pods' queries reach the agent, also in node-cache mode) or transparent (the
+// kernel program answers cache hits, and no query reaches the agent's sockets).
 type arrangement interface {
 	reporter
 	yielder
@@ -162,8 +162,8 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	return errors.Join(err, how.close())
 }
 
-// managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, each if the configuration enables it.
-// With arrangement: transparent, adoption always runs, because kernel hits need the pods' files, and the NRI plugin never does.
+// managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, if the node needs them. With
+// arrangement: transparent, adoption makes the pods' files, which kernel hits need.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
@@ -182,7 +182,7 @@ type steered struct{ *node.Node }
 func (s steered) set(next plan.Plan, take func() bool) { s.Set(next, take) }
 func (s steered) bypassed() map[netip.Addr]struct{}    { return bypassedSources(s.Evidence) }
 func (s steered) run(ctx, _ context.Context) error     { return s.Run(ctx) }
-func (steered) close() error                           { return nil } // Node.Run closes everything before it returns
+func (steered) close() error                           { return nil } // Node.Run itself stops the server and the prober
 
 // adoption returns the parameters for adopting running pods. Its Wanted reads the configuration in effect.
 func (a *agent) adoption() pods.Adoption {

@@ -13,9 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the first one for which the kernel accepts a trial of
-// all rules. It tries only the configured one (for iptables, each variant that the node has). If none is configured, it begins with
-// iptables if the node already has such rules, and with nftables otherwise.
+// chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the first of the candidates for which the kernel accepts
+// a trial of the rules. With backend: auto, the back end of the rules that the node already has comes first.
 func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)

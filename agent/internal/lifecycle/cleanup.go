@@ -26,12 +26,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Clean removes what the plugin and the agents made on the node. The order of its steps ensures that no packet is ever sent to something
-// already removed: first the plugin's entry in the CNI configuration, then pods' local nameservers, pods' tables, the host's rules (the
-// switch), the link and the files. If a steered pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean
-// fails and the switch stays, because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI
-// configurations. hostRoot is where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean
-// fails at once (IsLocked). While the role `hosts` runs, it removes everything except that role's lines, and then fails (IsLocked).
+// Clean removes what the plugin and the agents made on the node. Its steps are ordered so that no packet is sent to something already
+// removed. If a steered pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and the switch stays,
+// because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI configurations. hostRoot is
+// where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean fails and removes nothing
+// (IsLocked). While the role `hosts` runs, Clean removes all but that role's lines, and then fails (IsLocked).
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	for _, l := range []plan.Lock{{Folder: p.Folders.State}, {}} { // the second one is an agent's in node-cache mode
 		lock, err := takeLock(l, fmt.Sprintf("process %d", os.Getpid()))

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// Except with arrangement: transparent, DNS sockets get descriptor numbers above highDescriptor.
+// DNS sockets get descriptor numbers above highDescriptor, if the process's limit allows it (see reserveLow).
 const highDescriptor = 256
 
 // reserveLow occupies the descriptor numbers up to highDescriptor until release is called, so that the DNS sockets opened meanwhile get

@@ -48,7 +48,7 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 				secure = c.tlsConfig
 			}
 			wg.Go(func() {
-				select { // wait for the link, because most endpoints listen at an address of it
+				select { // wait for the link, because the endpoint may listen at an address of it
 				case <-c.linked:
 					telemetry.ServeAt(one, c.log, e.name, e.addr, handlers[e.name], secure)
 				case <-one.Done():

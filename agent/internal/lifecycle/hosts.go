@@ -53,7 +53,8 @@ const (
 	hostsHealth  = 9264
 )
 
-// loadHosts reads the configuration for the role `hosts`, with that role's default ports, and returns the part that keeps the lines, too.
+// loadHosts reads the configuration for the role `hosts`, with that role's default ports. It also returns the part of it that package
+// hostsfile uses.
 func loadHosts(e Env, path string) (*config.Node, hostsfile.Config, error) {
 	n, err := config.Load(path, e.Env)
 	if err != nil {
@@ -128,7 +129,7 @@ func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string
 	if err != nil {
 		return err
 	}
-	if age := time.Since(last.Looked); ok && !last.Ended && age.Abs() < hostsAlive { // a record from before the clock stepped back is old
+	if age := time.Since(last.Looked); ok && !last.Ended && age.Abs() < hostsAlive { // negative if the clock stepped back
 		owner := fmt.Sprintf("neardns-agent hosts, which checked it %s ago: end it first", age.Round(time.Second))
 		return &LockedError{path: "the hosts file", owner: owner}
 	}

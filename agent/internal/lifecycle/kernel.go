@@ -59,8 +59,8 @@ type kernel struct {
 	keeper     *podlinks.Keeper
 	fault      string    // why kernel hits do not work although the configuration enables them
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
-	paused     bool      // a handover is under way or done: a successor serves too
-	swept      bool      // kernel hits are off, and the removal of an earlier agent's programs and maps was tried
+	paused     bool      // a handover is under way or done
+	swept      bool      // disable has tried to remove the pinned programs and maps, and no level was opened since
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
@@ -243,8 +243,7 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// disable closes the BPF program if it is open. At the first call after kernel hits were on or the agent started, it also removes the
-// programs and maps that an earlier agent left.
+// disable closes the BPF program if it is open, and tries once to remove the pinned programs and maps.
 func (k *kernel) disable() {
 	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
@@ -272,8 +271,8 @@ func removeKernelHits(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail disables kernel hits until a later retry, and logs err unless it is the last one logged. Meanwhile the agent answers the hits, or
-// kube-dns with arrangement: transparent.
+// fail disables kernel hits until a later retry, and logs err, but not again if the retry fails in the same way. Meanwhile the agent answers
+// the hits, or kube-dns with arrangement: transparent.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()
@@ -287,7 +286,7 @@ func (k *kernel) fail(err error) {
 		}
 	}
 	k.again = time.Now()
-	if !opened || !errors.Is(err, fs.ErrNotExist) { // if another program removed the pins, a retry at once makes them again
+	if !opened || !errors.Is(err, fs.ErrNotExist) { // if another program removed the pins, an early retry makes them again
 		k.again = k.again.Add(kernelAgain)
 	}
 }
@@ -308,8 +307,7 @@ func (k *kernel) closeLevel() {
 	k.level, k.keeper = nil, nil
 }
 
-// reportBroken records that mirrored queries cannot be read any more. run then closes the kernel program, and opens it again after
-// kernelAgain.
+// reportBroken records that mirrored queries cannot be read any more. run then closes the kernel program, and later opens it again.
 func (k *kernel) reportBroken(err error) {
 	go func() { // in a goroutine, because the goroutine that holds mu may be waiting for the caller to end
 		k.mu.Lock()

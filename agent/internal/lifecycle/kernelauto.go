@@ -21,8 +21,8 @@ type nodeSigns struct {
 	err    error    // the fields above are incomplete because of this error
 }
 
-// autoExcludes returns why kernelHits.mode: auto does not enable kernel hits on a node; "" if it does. A program that learns addresses
-// from pods' answers has to see these packets: at the pod's link, where podlinks detects it, or in a way that leaves one of these signs.
+// autoExcludes returns why kernelHits.mode: auto does not enable kernel hits on a node; "" if it does. Programs at the pods' own links are
+// not among the signs, because podlinks detects them.
 func autoExcludes(conf *config.Node, signs nodeSigns) string {
 	const byName = ", which may apply policies by name"
 	has := func(name string) bool { return slices.Contains(signs.links, name) }

@@ -54,7 +54,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 		derive: func(n *config.Node) (plan.Plan, upstream.Upstreams, error) {
 			return plan.Read(n, e.ReadFile, a.instance)
 		},
-		checked: func(string, error) {}, // `status` shows the faults of a part; only node-cache mode counts them in metrics
+		checked: func(string, error) {}, // this role does not export node-cache's metrics
 	}
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {

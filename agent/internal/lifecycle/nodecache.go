@@ -92,7 +92,7 @@ type nodeCache struct {
 
 	mu      sync.Mutex // guards the fields below, and is held while follow runs
 	loaded  bool       // a template was valid at least once
-	written string     // the Corefile text that was last written to the -conf file
+	written string     // the Corefile text of the last attempt to write the -conf file
 	survey  nodecache.Survey
 	follow  func() // starts and stops HTTP endpoints as flags and template now name them; nil until serve is called
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// opened has everything that an agent opens before it becomes the active one. close closes closers when the agent ends.
+// opened has what an agent opens before it becomes the active one. close closes closers when the agent ends.
 type opened struct {
-	plan      plan.Plan // the plan of the start, with the back end in use
+	plan      plan.Plan // the plan of the start
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	offloader *offload.Offloader

@@ -39,9 +39,8 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	return p, nil
 }
 
-// load reads the configuration for a reload and makes its plan. take applies the rest of the configuration; it must be called only once
-// the plan is served, so that a refused plan leaves the old configuration in effect. load returns an error if a field has changed that
-// needs a restart.
+// load reads the configuration for a reload and makes its plan. take applies the rest of the configuration; call it after the plan is
+// served, so that a refused plan leaves the old configuration in effect. load returns an error if a field has changed that needs a restart.
 func (a *agent) load() (p plan.Plan, take func() (changed bool), err error) {
 	next, err := a.role.read()
 	if err != nil {

@@ -60,8 +60,8 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	return drift, nil
 }
 
-// replaceRules removes the rules of any other back end from the node, and adds those of this agent's back end first, so that the node
-// always has rules, and rewrites the pods' rules. The added rules have no lease yet, so kube-dns answers. If no other back end has rules,
+// replaceRules replaces the rules of the other back end, in the host and in pods, with those of this agent's back end. It removes the old
+// switch last, so that the host always has one. The new switch has no lease yet, so kube-dns answers. If the other back end has no rules,
 // replaceRules does nothing.
 func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	old, err := k.Other().OpenStanding()

@@ -239,8 +239,8 @@ func (s *successor) lock() (*os.File, error) {
 	return takeLock(s.opened.plan.Lock, s.agent.claim.String())
 }
 
-// Restore reads the active agent's cache from r. If r cannot be read, for example because the active agent is of another version, or its
-// age is unknown, this agent loads the snapshot file later instead.
+// Restore reads the active agent's cache from r. If r cannot be read, for example because the active agent is of another version, or if
+// the cache's age is unknown, this agent loads the snapshot file later instead.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.agent.answers.Restore(r)
 	if err != nil || done.Unknown {

@@ -61,7 +61,7 @@ type agentClient struct{}
 func (agentClient) MayOffload() bool { return true }
 
 // prepareTransparent opens the registry of pods and prepares kernel hits, before the agent becomes the active one. The function that it
-// returns starts the server afterwards, unless it serves since the handover.
+// returns starts the server afterwards.
 func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *ownership) (arrangement, error) {
 	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams,
 		plan: o.plan, taken: make(chan struct{}, 1),
