@@ -160,8 +160,8 @@ func lock(ctx context.Context, folder string) (unlock func(), err error) {
 	return atomicfile.Lock(ctx, folder)
 }
 
-// Remove removes neardns's lines from the hosts file below root, and temporary files that a killed process left next to it. had reports
-// whether the file had such lines; it is false if the file does not exist.
+// Remove removes neardns's lines from the hosts file below root. had reports whether the file had such lines; it is false if the file does
+// not exist.
 func Remove(ctx context.Context, root string) (had bool, err error) {
 	f := &file{root: root}
 	c, err := f.read()

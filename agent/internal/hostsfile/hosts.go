@@ -27,7 +27,7 @@ type Config struct {
 	Servers  []netip.AddrPort // servers of the cluster DNS, without TLS; if one fails, the next is queried
 }
 
-// Times of the role `hosts`. The intervals of queries are in pace.go.
+// Times of the role `hosts`.
 const (
 	defaultEarly = time.Second // pause after a first round in which a query got no answer: a booting node may have no network yet
 	// A name counts as deleted after enoughDenials denials over defaultPatience, because kube-dns without its API server may deny
@@ -39,7 +39,7 @@ const (
 // maxAddresses is the maximum number of addresses of one family that are kept for a name. A headless Service has one for each pod.
 const maxAddresses = 16
 
-// sentinel is a Service that exists in every cluster. Denials of a server that does not know this one do not count.
+// sentinel is a Service that exists in every cluster. A server that does not know it cannot cause the removal of lines.
 const sentinel = "kubernetes.default.svc"
 
 // Names returns the two names that the hosts file has for a Service: without and with the cluster's domain.
@@ -69,8 +69,8 @@ type key struct {
 // fact is what is known about the addresses of a key.
 type fact struct {
 	addrs    []netip.Addr // addresses of the last good answer, sorted; empty if there was none, or the name counts as deleted
-	answered time.Time    // time of that answer, or of the denial that left addrs empty; zero: none yet, addrs come from the file
-	denials  int          // denials by servers that know the sentinel, since the last good answer or the last other denial
+	answered time.Time    // time of the last answer that set addrs, also to none; zero: none yet, addrs come from the file
+	denials  int          // denials by servers that know the sentinel, since the last good answer or a denial by one that does not
 	denied   time.Time    // time of the first of these denials
 	failed   string       // why the last query had no answer that counts; "" if it had one
 	ends     time.Time    // until then the server may answer the same from its cache; zero: unknown
@@ -103,7 +103,7 @@ func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 	}
 }
 
-// learn updates the fact about k with a reply. trusted reports whether the server that denied the name knows the sentinel.
+// learn updates the fact about k with a reply. trusted means that the server that denied the name knows the sentinel.
 func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time.Duration) {
 	f := m[k]
 	f.failed = ""

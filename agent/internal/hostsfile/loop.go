@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Hosts implements the role `hosts`. New makes it; Run is called once. The other methods may be called from any goroutine.
+// Hosts implements the role `hosts`. New makes it; Run is called once. The other exported methods may be called from any goroutine.
 type Hosts struct {
 	log      *slog.Logger
 	pace     pace
