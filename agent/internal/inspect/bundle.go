@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	programTimeout = 10 * time.Second // for a program that prints rules or its version
+	programTimeout = 10 * time.Second // for a program whose output is put into the bundle
 	maxFiles       = 500              // files from one folder; a node has about a hundred pods
 	maxLog         = 4 << 20          // bytes from the end of a log
 )
@@ -32,7 +32,7 @@ const (
 // kubelet may log.
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
-// sysctls lists the kernel settings in the bundle. Most influence where packets go.
+// sysctls lists the kernel settings in the bundle.
 var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
 	"net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",

@@ -18,7 +18,7 @@ func (f *facts) hasLease(t plan.Target) bool {
 	return slices.ContainsFunc(f.leases, func(l steer.LeaseState) bool { return l.Address == t.Address && l.Protocol == t.Protocol })
 }
 
-// leaseCount returns the number of wanted leases, and how many of them the kernel has.
+// leaseCount returns how many of the wanted leases the kernel has, and the number of wanted leases.
 func (f *facts) leaseCount() (granted, wanted int) {
 	targets := f.want.Targets()
 	for _, t := range targets {

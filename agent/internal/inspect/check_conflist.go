@@ -114,7 +114,7 @@ func checkConflist(f *facts, r *findings) string {
 	watched := f.checkWatch(r)
 	switch {
 	case n.err != nil && watched:
-		// The folder is not mounted in the agent's container, because other plugins keep credentials in it.
+		// The agent's container does not mount the folder, because other plugins keep credentials in it.
 		return "`neardns-install watch` found plugin and entry in network " + f.watch.Network
 	case n.err != nil:
 		r.warn("run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf", "could not be read: %s", n.err)

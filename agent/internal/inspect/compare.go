@@ -133,7 +133,7 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 	return out[:min(len(out), maxCompared)]
 }
 
-// reply sends the query and returns what is compared: the response code, and the A, AAAA, PTR and SOA records without their TTLs.
+// reply sends the query and returns what is compared: the response code, and the data of the A, AAAA, PTR and SOA records.
 func (q query) reply(ctx context.Context, server netip.Addr) reply {
 	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	if err != nil {

@@ -1,11 +1,10 @@
 // Package inspect inspects the node that it runs on, for the commands `status`, `pods`, `query` and `doctor`. It reads the node's state
 // and sends queries. It does not need a running agent.
 //
-// It changes nothing, except that its queries may add entries to the agent's cache. The checks are pure functions of facts that were read
-// before.
+// It changes nothing on the node, except that its queries may add entries to the agent's cache. The doctor's checks are pure functions of
+// facts that were read before.
 //
-// Failure policy: if something cannot be read, the doctor reports that and goes on. A check reports something also if it finds no
-// problem, so that a missing line is not mistaken for health. `status` fails if the kernel's rules cannot be read.
+// Failure policy: if something cannot be read, the doctor reports that and goes on. `status` fails if the kernel's rules cannot be read.
 package inspect
 
 import (
@@ -24,7 +23,7 @@ const (
 	Fail State = "FAIL"
 )
 
-// Finding is one line of a check.
+// Finding is one line of the report.
 type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
@@ -55,11 +54,11 @@ type arrangements int
 
 const (
 	onSteered     arrangements = 1 << iota // arrangement: steered, with link, rules and leases
-	onKernelAlone                          // arrangement: transparent; only the kernel program answers
+	onKernelAlone                          // arrangement: transparent
 	onEvery       = onSteered | onKernelAlone
 )
 
-// checks returns all checks, in the order of the report: first those along a query's path through the node.
+// checks returns all checks, in the order of the report.
 func checks() []check {
 	return []check{
 		{"arrangement", checkArrangement, onKernelAlone},

@@ -39,7 +39,7 @@ type facts struct {
 	holder        int      // PID of the process that holds the state folder's lock; 0 if unknown
 	linkDrift     []string
 	linkErr       error
-	sockets       []socket // sockets of other processes on port 53 of the agent's addresses
+	sockets       []socket // sockets of other programs on port 53 of the agent's addresses, or of every address
 	socketsErr    error
 	tableDrift    []string
 	verified      []netip.Addr // cluster DNS addresses whose fallback was recorded as verified
@@ -68,7 +68,7 @@ type surroundings struct {
 	unwritable         map[string]string // by folder: why it cannot be written
 }
 
-// socket is a socket of another process.
+// socket is a socket of another program.
 type socket struct {
 	plan.Target
 	wildcard bool   // the socket listens on every address
@@ -152,8 +152,8 @@ func (in *Inspector) holder() int {
 	return pid
 }
 
-// sockets returns the sockets of other programs on port 53 of the agent's addresses. Other agents are ignored, because the lock ensures
-// that one agent serves.
+// sockets returns the sockets of other programs on port 53 of the agent's addresses, or of every address. The sockets of agents are left
+// out, because the lock ensures that only one agent serves.
 func sockets(targets []plan.Target) (out []socket, _ error) {
 	listed := map[string]bool{}
 	for _, t := range targets {

@@ -29,7 +29,7 @@ func (in *Inspector) socket() string {
 	return filepath.Join(in.Conf.StateDir, nodestate.AgentSocketName)
 }
 
-// basics has the facts that the commands status, query and doctor need. An error field has the reason why the fields before it are missing.
+// basics has the facts that the commands status, query and doctor share.
 type basics struct {
 	want     plan.Plan // plan of the node by the configuration, for the back end of its present rules
 	faults   []error   // faults of the configuration, the plan and the recorded back end
@@ -76,7 +76,7 @@ func (f *basics) close() {
 	}
 }
 
-// Installed returns the back end of the node's rules; nftables if there are none.
+// Installed returns the back end of the node's rules by the record in the state folder; nftables if there is no record.
 func Installed(stateDir string) (rules.Kind, error) {
 	stand, _, err := nodestate.HostRulesFile(stateDir).Read()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// PodDNSWarning returns a warning if the configuration wants DNS settings for pods (podDNS), and either a pod still waits for its settings,
-// or no pod's file has the state Overlaid and resolvConf.nri is not set; "" if there is no reason for a warning.
+// PodDNSWarning returns a warning if pods may not get the DNS settings that the configuration wants for them (podDNS); "" if there is no
+// reason for a warning.
 func PodDNSWarning(conf *config.Node, files []podfile.File) string {
 	if !conf.PodDNS.Overlays() || conf.ResolvConf.Mode == conflist.ResolvConfOff {
 		return ""

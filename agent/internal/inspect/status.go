@@ -243,7 +243,7 @@ func (r *Status) agentLines(b *strings.Builder) {
 	}
 }
 
-// kernelLines writes the state of kernel hits. alone means that only the kernel program answers on this node.
+// kernelLines writes the state of kernel hits. alone means that the node has arrangement: transparent.
 func kernelLines(line func(format string, args ...any), k *node.KernelHits, alone bool) {
 	if k.Fault == "" {
 		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)

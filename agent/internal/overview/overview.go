@@ -24,8 +24,7 @@ type Node struct {
 	Time     time.Time `json:"time"` // by the node's clock
 	// Serving means that the agent is ready (it has its leases, if it needs any) and has no fault.
 	Serving bool `json:"serving"`
-	// Arranged is set if only the kernel program answers pods from the cache (arrangement: transparent). There are no leases and no steered
-	// pods then.
+	// Arranged is "transparent" with arrangement: transparent, and "" otherwise. With transparent there are no leases and no steered pods.
 	Arranged  string            `json:"arrangement,omitempty"`
 	Leases    []Lease           `json:"leases"`
 	Steering  []netip.Addr      `json:"steering,omitempty"`  // addresses that pods' queries are rewritten to
@@ -46,7 +45,7 @@ type Lease struct {
 	Reason   string    `json:"reason,omitempty"` // why there is no lease
 }
 
-// Fault is a current or past fault of the node.
+// Fault is a fault of the node, which may be over.
 type Fault struct {
 	Time time.Time `json:"time"`
 	Part string    `json:"part"`
