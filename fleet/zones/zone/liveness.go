@@ -17,8 +17,8 @@ const (
 	RemoveAfter = 6
 )
 
-// Watch measures for how long each cluster's heartbeat has not changed. It uses only the local monotonic clock, so clocks of different
-// clusters are never compared. The zero value is ready to use. Its methods are for one goroutine.
+// Watch measures for how long each cluster's heartbeat has not changed. It compares only the times that its caller passes, so clocks of
+// different clusters do not matter. The zero value is ready to use. Its methods are for one goroutine.
 type Watch struct {
 	// Pace is the longest time between two reads of the zone. It replaces the heartbeat period of a cluster whose period is shorter,
 	// because such a heartbeat cannot be seen to change more often than the zone is read.

@@ -44,7 +44,7 @@ const (
 	ConflictingTTL      Reason = "ConflictingTTL"
 	// a CNAME, DNAME or delegation in the zone hides the host's addresses, or the host is a name server of the zone
 	ConflictingName    Reason = "ConflictingName"
-	ClusterIDInUse     Reason = "ClusterIDInUse"        // another instance writes under this cluster's ID
+	ClusterIDInUse     Reason = "ClusterIDInUse"        // another writer uses this cluster's ID
 	ConflictingDefault Reason = "ConflictingDefaultGeo" // clusters want different default regions; each still writes its records
 	ZoneRolledBack     Reason = "ZoneRolledBack"        // the zone has an older claim than this cluster wrote last; the cluster writes again
 	ForeignAddresses   Reason = "ForeignAddresses"      // the host has addresses that no cluster wrote; they stay
@@ -69,14 +69,14 @@ type Step struct {
 	Message  Message
 	Conflict *Conflict  // if not nil, nothing is written
 	Notes    []Conflict // facts to report that do not prevent writing
-	// the cluster's claim as read from the zone, in the form of Memory.Sent; empty if there is none
+	// the cluster's claim as read from the zone, as a key of Memory.Sent; empty if there is none
 	Stands string
-	// the claim that the cluster has after the message, in the form of Memory.Sent; empty if it then has none, and for most conflicts
+	// the claim that the cluster has after the message, as a key of Memory.Sent; empty if it then has none, and for most conflicts
 	Claim    string
 	Next     uint64       // Memory.Generation, or the generation of Claim if that is higher
 	Gone     []Gone       // addresses that the message deletes at the host or at the names of its regions
 	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
-	Leaves   bool         // the message removes this cluster from the host, or deletes TXT records that have no owner
+	Leaves   bool         // the message removes this cluster from the host, or TXT records that were left at a host without clusters
 
 	ttlBefore uint32 // the host's TTL in the zone as read
 }

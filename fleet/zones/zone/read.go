@@ -71,8 +71,9 @@ func (h *Host) has(cluster string) bool {
 	return false
 }
 
-// Dropped returns the changes of a step that the server did not make although it answered NOERROR to the step's message. The state s must
-// have been read after that answer. Each result is a name with its record type; changes that another cluster may have undone are left out.
+// Dropped returns changes of a step that the server did not make although it answered NOERROR to the step's message. The state s must have
+// been read after that answer. Each result is a name with its record type. Not every change is compared, because another cluster may have
+// undone some.
 func (s *State) Dropped(st *Step) []string {
 	var left []string
 	for _, rr := range st.Message.Changes {

@@ -73,8 +73,8 @@ func (h *Host) Has(cluster string, a netip.Addr) bool {
 	return at || below
 }
 
-// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. Parse returns an error if there is no SOA or one
-// that is not this zone's, or if an RR is not in the zone. Bookkeeping that cannot be parsed is only counted.
+// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. Parse returns an error if the SOA is missing or
+// wrong, or if an RR is not in the zone. Bookkeeping that cannot be parsed is only counted.
 func Parse(origin string, rrs []dns.RR) (*State, error) {
 	s := &State{Origin: lower(origin), sets: map[string]set{}}
 	s.names = names{s.Origin}

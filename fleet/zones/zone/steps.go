@@ -11,9 +11,9 @@ import (
 )
 
 // withdraw deletes an address of this cluster at the host and at the names of its regions, except at the names in keep and where another
-// reference shows that the address must stay. It also deletes this cluster's references to the address, except the new one, ref, which is
-// nil if the cluster no longer publishes the address. All references to the address are a prerequisite: if two clusters withdraw it at the
-// same time, the server refuses the second one's message, and that cluster plans again as the last one.
+// reference shows that the address must stay. Of this cluster's references to the address, only ref stays (nil: none). The last cluster
+// also deletes the zero Reference. All references to the address are a prerequisite: if two clusters withdraw it at the same time, the
+// server refuses the second one's message, and that cluster plans again as the last one.
 func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	refs := p.names.references(p.want.Host, a)
 	var gone []string

@@ -133,7 +133,7 @@ func number(s string, bits int) (uint64, error) {
 }
 
 // parseClaim parses a cluster's claim, its TXT record for a host. The result has no strategy, and its TTL is 0 if an older version wrote
-// the claim; in Host.Claims, derive replaces both by the host's.
+// the claim; derive then takes these from the host.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
