@@ -115,8 +115,8 @@ type Update struct {
 type Action struct {
 	Updates []Update      // to be sent in order; for those of Next, the caller also calls Sent
 	Wait    time.Duration // time after which to read the zone again
-	// a line for each host that another program changed, that a cluster publishes (from Undo), or that still has its registry records at the
-	// end; in the step Resting, a line for each changed record
+	// a line for each host that another program changed, that a cluster publishes (from Undo), or that has its registry records in the steps
+	// Verifying and Verified; in the step Resting, a line for each changed record
 	Foreign []string
 	Changed map[string]bool // the names of the hosts in Foreign; nil if there is none, in the step Resting, and from Undo
 	Done    bool            // nothing is left to do
@@ -129,7 +129,7 @@ func (a *Action) foreign(host, what string) {
 	a.Foreign, a.Changed[host] = append(a.Foreign, host+what), true
 }
 
-// ErrWrites is the error of Next if the other controller has changed its records in the step Resting. The export then has the new records.
+// ErrWrites is the error of Next if records of the hosts changed in the step Resting. The export then has the new records.
 var ErrWrites = errors.New("the other controller still writes: exclude the hosts there, and run this again")
 
 // ErrForeign is the error of Next and Undo, together with Action.Done, if Action.Foreign has a host.

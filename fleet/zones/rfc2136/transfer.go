@@ -36,8 +36,8 @@ func (c *Client) AXFR(ctx context.Context) (*Transfer, error) {
 	return t, nil
 }
 
-// IXFR transfers the changes since a serial, or the whole zone if the server sends that instead. If the server's serial is older than
-// since, because its zone was restored from a backup, the Transfer has only Serial, and the caller must transfer the whole zone.
+// IXFR transfers the changes since a serial, or the whole zone if the server sends that instead. If the Transfer has only a Serial, and
+// that is older than since (because the zone was restored from a backup), the caller must transfer the whole zone.
 func (c *Client) IXFR(ctx context.Context, since uint32) (*Transfer, error) {
 	m := new(dns.Msg)
 	m.SetIxfr(c.Zone, since, ".", ".")

@@ -28,15 +28,15 @@ type fence int
 
 const (
 	started    fence = iota + 1 // no heartbeat of this process was accepted yet; messages of its predecessor may still take effect
-	unanswered                  // a message got no answer, so that message may still take effect
+	unanswered                  // a message got no usable answer, so that message may still take effect
 	barred                      // no earlier message can take effect any more; also the state if heartbeats are off
 )
 
-// outcome is the result of a message, as far as it matters for the heartbeat.
+// outcome is the result of a message, as far as it matters for the heartbeat. The deletion of a heartbeat counts as a heartbeat.
 type outcome int
 
 const (
-	beatAccepted outcome = iota // a message with a heartbeat or its deletion was accepted
+	beatAccepted outcome = iota // a message with a heartbeat was accepted
 	beatOutrun                  // a message with only a heartbeat failed because of its prerequisites; changes nothing in beat
 	beatRefused                 // a message with only a heartbeat failed for another reason
 	beatLost                    // a message with only a heartbeat got no usable answer

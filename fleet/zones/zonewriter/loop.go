@@ -16,13 +16,13 @@ const (
 	tries     = 8                      // maximum number of tries in a row; if prerequisites then still are not met, the host waits for pause
 	firstWait = 5 * time.Millisecond   // minimum wait between two tries; a random part is added, whose maximum doubles with each try
 	lastWait  = 250 * time.Millisecond // maximum wait between two tries
-	pause     = 5 * time.Second        // wait of a host after tries or inARow; for failures in a row it doubles, up to Validate (later)
+	pause     = 5 * time.Second        // wait of a host after tries or inARow; for failures in a row it doubles, up to Validate
 	away      = time.Second            // wait if the primary cannot be read, or accepts no message; doubles up to longAway
 	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
 	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy
 	perBatch  = 25                     // maximum number of hosts in one message
-	share     = 20                     // if a primary sends the whole zone for each change, the poll interval is this many reads long (rest)
+	share     = 20                     // if a primary sends the whole zone for each change, polls are this many reads' time apart, within limits
 	longPoll  = 30 * time.Second       // maximum interval of polls that share makes rarer
 	batchSize = 48 << 10               // maximum bytes, before compression, of the hosts' records in a message with several hosts
 )

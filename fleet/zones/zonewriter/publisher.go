@@ -90,7 +90,7 @@ type ZoneStatus struct {
 	Read   time.Time                // the last time at which State was known to be current
 	Err    error                    // why the zone cannot be read now, or nil
 	Silent map[string]time.Duration // by cluster: for how long its heartbeat has not changed
-	Dead   []string                 // the clusters whose heartbeat has not changed for three of their periods
+	Dead   []string                 // the clusters that are silent, by zone.Watch and zone.ReportAfter
 }
 
 // Publisher writes one cluster's records into one zone. Its methods are safe for concurrent use. Call Run once.
@@ -130,7 +130,7 @@ type shared struct {
 // host is the state of one host. The mutex guards want, set and status.
 type host struct {
 	want   zone.Publication // what this cluster is to publish; if empty, the cluster is to be removed from the host
-	set    int              // number of times that want was changed
+	set    int              // number of changes of want
 	status Status
 
 	memory  zone.Memory

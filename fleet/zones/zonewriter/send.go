@@ -14,10 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the jobs, several hosts in one message; without jobs, it sends only a heartbeat or its deletion. It returns contended if jobs
-// must be planned again; sendBatch's comment has the reasons. The first contended message ends it, because the rest must probably be
-// planned again, too. With alone, each host gets its own message, and a contended one does not end it, so that a host that others keep
-// changing does not delay the other hosts. If sendBatch returns stop, send always ends.
+// send sends the jobs, several hosts in one message; without jobs, it sends only a heartbeat or its deletion. It returns contended if a
+// message must be planned again. The first such message ends it, because the rest must probably be planned again, too. With alone, each
+// host gets its own message, and a contended one does not end it, so that a host that others keep changing does not delay the other hosts.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // only a heartbeat, or its deletion, is due
 		err := p.update(ctx, nil, p.beatChanges(true))
@@ -58,9 +57,8 @@ func fill(jobs []*job) int {
 	return n
 }
 
-// sendBatch sends the jobs in one message. It returns contended if jobs must be planned again: another cluster's change came first, or the
-// server was busy or has a smaller limit on RRsets. It returns stop if no more may be sent before the zone is read again: the result is
-// unknown, the server cannot be reached or accepts nothing, or ctx has ended.
+// sendBatch sends the jobs in one message. It returns contended if jobs must be planned again, for example because another cluster's change
+// came first, and stop if no more may be sent before the zone is read again, for example because the result is unknown.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	if rfc2136.KindOf(err) != rfc2136.ServerFailed {

@@ -16,7 +16,7 @@ import (
 
 // ailing is the backoff from a server that does not accept even a heartbeat.
 type ailing struct {
-	until time.Time // send nothing before this time
+	until time.Time // send neither hosts nor heartbeats before this time
 	times int       // number of failures in a row
 	err   error
 }
@@ -33,8 +33,8 @@ type limit struct {
 }
 
 // judge decides what to do after too many SERVFAIL answers. If heartbeats are on, it first sends one. If that also gets SERVFAIL, or no
-// usable answer, judge pauses all writing and returns stop. If its prerequisites are not met, judge returns contended. Otherwise single
-// sends the failed jobs again. contended and stop have the meaning that they have for sendBatch.
+// usable answer, hosts and heartbeats pause. Otherwise single sends the failed jobs again, unless the zone must be read or planned again
+// first. contended and stop have the meaning that they have for sendBatch.
 func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (contended, stop bool) {
 	if p.o.Heartbeat > 0 {
 		err := p.update(ctx, nil, p.beatChanges(false))
