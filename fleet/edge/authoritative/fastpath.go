@@ -198,7 +198,7 @@ func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []by
 	return append(h.Append(b), q.Question...)
 }
 
-// answerOPT returns the OPT record as CoreDNS would send it: the query's OPT without its options, or a new one with the client subnet.
+// answerOPT returns the OPT record as CoreDNS would send it: the query's OPT without its options, except the client subnet.
 func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	opt := q.OPT
 	if opt.Options = o.bytes; o.bytes != nil {

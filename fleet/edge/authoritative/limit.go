@@ -21,7 +21,7 @@ func (r Rate) same(other Rate) bool {
 	return r.Answers == other.Answers && r.Slip == other.Slip && slices.Equal(r.Exempt, other.Exempt)
 }
 
-// The prefix lengths of a client network, for IPv4 and IPv6: the size that one owner usually has. BIND and Knot use the same.
+// The prefix lengths of a client network, for IPv4 and IPv6: the size that one owner usually has.
 const (
 	networkBits4 = 24
 	networkBits6 = 56

@@ -36,7 +36,7 @@ type Zone struct {
 
 // host is a name that clusters publish.
 type host struct {
-	simple     bool // strategy Simple: an answer has the healthy addresses of all clusters
+	simple     bool // strategy Simple: one candidate has the addresses of all clusters
 	candidates []loadbalance.Candidate
 	answers    []answer // in the order of candidates
 }
