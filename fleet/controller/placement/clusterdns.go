@@ -62,7 +62,7 @@ type refusal struct{ reason, message string }
 type dnsPlan struct {
 	name    string // kind and name of the workload
 	spec    map[string]any
-	differs bool     // the workload lacks a field of spec, or has a field of the controller that spec lacks
+	differs bool     // the workload does not have the fields of spec, or has a field of the controller that spec lacks
 	refused *refusal // another manager's field would change, or cannot be parsed; else nil
 	rule    rule     // which nodes the pods can run on, with the placement
 	need    int      // number of eligible nodes that are required
@@ -75,10 +75,9 @@ type dnsPlan struct {
 }
 
 // DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil means that the controller's fields are to be
-// removed. DecideDNS refuses to change what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than
-// minReady), and a change whose rollout could leave fewer ready pods than minReady, or than now if that is fewer. Then the fields that were
-// written before stay. They are removed only in mode Apply, if the Deployment already has the placement, too few of its pods are ready, and
-// strands returns true.
+// removed. DecideDNS writes nothing that another manager owns, and nothing whose rollout could leave fewer ready pods than minReady, or
+// than now if that is fewer. If it refuses a placement, the fields that were written before stay, unless in mode Apply too few pods are
+// ready and no node has the labels that the pods require.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {

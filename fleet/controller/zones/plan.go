@@ -1,6 +1,5 @@
-// Package zones decides what a cluster publishes in shared zones: it makes DNSRecords of DNSPolicies, one publication for each host of
-// DNSRecords and DNSZones, and the objects' conditions. It is pure: fleet/controller/internal/records reads the objects, publishes and
-// reports.
+// Package zones decides what a cluster publishes in shared zones: it makes DNSRecords of DNSPolicies, a publication for each host of the
+// DNSRecords, and the objects' conditions. It is pure: fleet/controller/internal/records reads the objects, publishes and reports.
 //
 // It guarantees that a record is published only if its DNSZone allows the namespace, the host, and the addresses or the hostname.
 //
@@ -29,11 +28,11 @@ const (
 	NotAllowed    = "NotAllowed"    // the DNSZone does not let this namespace publish this host, address or hostname
 	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist, or gives neither an address nor a hostname
 	Contradiction = "Contradiction" // an older DNSRecord for the same host has different values
-	Invalid       = "Invalid"       // a field has a value that cannot be published in the zone; also of a DNSZone, whose name is too long
+	Invalid       = "Invalid"       // a field has a value that cannot be published; also of a DNSZone for which no publisher starts
 	Deleting      = "Deleting"      // the record is being deleted
 )
 
-// Reasons of a DNSZone's condition Accepted, in addition to Accepted and Deleting.
+// Reasons of a DNSZone's condition Accepted, in addition to Accepted, Invalid and Deleting.
 const (
 	Duplicate = "Duplicate" // an older DNSZone has the same zone
 	NoKey     = "NoKey"     // the Secret of the TSIG key does not exist or has no valid key

@@ -47,7 +47,7 @@ type Reconciler struct {
 
 	labels   labels
 	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
-	gaveBack bool              // without spec.clusterDNS: the workload of kube-dns has no field of the controller, or must not be read
+	gaveBack bool              // without spec.clusterDNS: the controller owns no field of kube-dns's workload, or may not read it
 
 	dns    []placement.Condition // the conditions of kube-dns's placement, by the last run in which it was decided
 	wrote  map[string]any        // the fields that were last written, or to be written, into the workload of kube-dns

@@ -74,8 +74,7 @@ func (l *live) Host(host string) zones.Progress {
 	return p
 }
 
-// disputes are the reasons that are reported in the condition UnresolvedConflictDiscovered: another cluster or another writer of the zone
-// causes them.
+// disputes are the reasons that are reported in the condition UnresolvedConflictDiscovered.
 var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse,
 	zone.ConflictingDefault, zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 

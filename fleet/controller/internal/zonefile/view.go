@@ -253,8 +253,8 @@ func data(rr dns.RR) string { return strings.TrimPrefix(rr.String(), rr.Header()
 var ErrAlive = errors.New("its heartbeat changes: it is alive")
 
 // Remove deletes everything that a dead cluster has in the zone. It first waits for the time watch: if the cluster's heartbeat changes
-// meanwhile, Remove returns ErrAlive. With watch 0, it waits for the time after which a cluster counts as silent. Each update has the
-// unchanged heartbeat as a prerequisite. If really is false, Remove does not wait, and only prints the updates of hosts.
+// meanwhile, Remove returns ErrAlive. With watch 0, it waits for zone.ReportAfter heartbeat periods, but at least a minute. Each update has
+// the unchanged heartbeat as a prerequisite. If really is false, Remove does not wait, and only prints the updates of hosts.
 func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really bool, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
