@@ -22,7 +22,7 @@ const (
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
 	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy
 	perBatch  = 25                     // maximum number of hosts in one message
-	share     = 20                     // if a primary sends the whole zone for each change, polls are this many reads' time apart, within limits
+	share     = 20                     // interval of polls in times of a read, if the primary sends the whole zone for each change; see rest
 	longPoll  = 30 * time.Second       // maximum interval of polls that share makes rarer
 	batchSize = 48 << 10               // maximum bytes, before compression, of the hosts' records in a message with several hosts
 )
