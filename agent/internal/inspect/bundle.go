@@ -25,7 +25,7 @@ import (
 const (
 	programTimeout = 10 * time.Second // for a program whose output is put into the bundle
 	maxFiles       = 500              // files from one folder; a node has about a hundred pods
-	maxLog         = 4 << 20          // bytes from the end of a log
+	maxLog         = 4 << 20          // bytes that are read from the end of a log
 )
 
 // logPaths are the patterns of log files: where the kubelet keeps the logs of neardns's containers, and where a program that runs without

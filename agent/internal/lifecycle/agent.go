@@ -162,8 +162,8 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	return errors.Join(err, how.close())
 }
 
-// managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, if the node needs them. With
-// arrangement: transparent, adoption makes the pods' files, which kernel hits need.
+// managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, if the configuration enables them. With
+// arrangement: transparent, adoption always runs, because it makes the pods' files, which kernel hits need.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {

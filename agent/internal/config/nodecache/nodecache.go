@@ -1,10 +1,10 @@
 // Package nodecache reads the configuration of NodeLocal DNSCache's node-cache: its flags, its environment and its Corefile template, so
 // that the agent can replace it with an unchanged manifest.
 //
-// It sends no query, changes nothing, and opens no file except those that a Corefile imports. It corrects values with which node-cache
-// would fail or behave unexpectedly, and returns a note about each correction.
+// It sends no query, changes nothing, and opens no file except those that a Corefile imports. It corrects some values with which node-cache
+// would fail or behave unexpectedly.
 //
-// Failure policy: a function returns a complete result, or an error that names the flag, variable or placeholder, and the remedy.
+// Failure policy: a function returns a complete result, or an error.
 package nodecache
 
 import (
@@ -31,8 +31,7 @@ func (o Options) ConfigMapFiles() []string {
 	return []string{path.Join(o.ConfigMap, "stubDomains"), path.Join(o.ConfigMap, "upstreamNameservers")}
 }
 
-// kubeDNS is the environment variable with the address of the Service kube-dns, which the kubelet sets in every pod of that Service's
-// namespace.
+// kubeDNS is the environment variable with the address of the Service kube-dns, which the kubelet sets in pods of that Service's namespace.
 const kubeDNS = "KUBE_DNS_SERVICE_HOST"
 
 // ServiceVariable returns the name of the environment variable in which the kubelet passes a Service's address

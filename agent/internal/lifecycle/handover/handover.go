@@ -32,7 +32,7 @@ import (
 )
 
 // Version is the version of the protocol, which must be the same on both sides. If it differs and the successor may take over, the active
-// agent stops as at SIGTERM, without a handover. No query is lost; kube-dns answers until the successor serves.
+// agent stops as at SIGTERM, without a handover, and kube-dns answers until the successor serves.
 const Version = 1
 
 // Limits on the messages that either side accepts from the other.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// ExcludedLabel is the node label that keeps the cache off a node, by an affinity of the agents' DaemonSet.
+// ExcludedLabel is the node label that, with the value "excluded", keeps the cache off a node, by an affinity of the agents' DaemonSet.
 const ExcludedLabel = "neardns.io/cache"
 
 // Agent is a node with the pod of its agent, if it has one.
@@ -116,7 +116,7 @@ func ReadAll[T any](ctx context.Context, c *Cluster, agents []Agent, read func(c
 	return parallel(ctx, agents, c.timeoutFor(readTimeout), read)
 }
 
-// ExecAll calls run for all agents that can be read, in parallel, each within the longer timeout of a command on a node.
+// ExecAll calls run for all agents that can be read, in parallel, each within the timeout of a command on a node.
 func ExecAll[T any](ctx context.Context, c *Cluster, agents []Agent, run func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
 	return parallel(ctx, agents, c.timeoutFor(execTimeout), run)
 }

@@ -1,8 +1,7 @@
 // Package cluster reads the agents of one cluster through its API server: their HTTP endpoints (pods/proxy), the output of their program
 // (pods/exec), and objects of the Kubernetes API.
 //
-// Each node has a timeout of its own, so a slow node does not delay the others. A failed call returns an error without the request's URL,
-// short enough for a table.
+// Each node has a timeout of its own.
 package cluster
 
 import (

@@ -1,5 +1,5 @@
-// Package commands implements the commands of `kubectl neardns`. query reads from one node; the others read from all nodes. They print a
-// table or a report.
+// Package commands implements the commands of `kubectl neardns`. query reads from one node; the others read from all nodes, unless --node
+// names one.
 //
 // On failure: a node that cannot be read is listed with the reason, and the command exits with code 3 (degraded). query fails instead.
 package commands

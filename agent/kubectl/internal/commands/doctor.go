@@ -119,7 +119,7 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(out, " and ")
 }
 
-// steering returns the steering addresses, to which pods' queries are rewritten, as the first examined agent reports them; if there is
+// steering returns the steering addresses, to which pods' queries are rewritten, as the first examined agent reports them; if it reports
 // none, the default.
 func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, errs []error) []netip.Addr {
 	if i := slices.Index(errs, nil); i >= 0 {

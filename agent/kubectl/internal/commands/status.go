@@ -40,7 +40,7 @@ func (r *reading) good() bool { return r.Verdict == serving || r.Verdict == excl
 // seconds returns the length of the time for which the counts are, in seconds.
 func (r *reading) seconds() float64 { return r.Status.Time.Sub(r.From).Seconds() }
 
-// readings reads the status of all nodes. With an interval it reads twice, and the counts are those of the time in between.
+// readings reads the status of all nodes. With an interval it reads twice, so that the counts can be those of the time in between.
 func readings(ctx context.Context, c *cluster.Cluster, interval time.Duration) ([]reading, error) {
 	agents, err := c.Agents(ctx)
 	if err != nil {
@@ -188,7 +188,7 @@ func leases(n *overview.Node) string {
 	return fmt.Sprintf("%d/%d", held, len(n.Leases))
 }
 
-// faults returns the present faults; if there are none, the last one, with its age by the node's clock.
+// faults returns the present faults and the missing leases; if there are none, the last fault, with its age by the node's clock.
 func faults(n *overview.Node, wide bool) string {
 	const short = 70
 	var all []string
