@@ -23,9 +23,9 @@ const probeTimeout = 10 * time.Second
 // the binary by that.
 func binaryPath(folder string) string { return filepath.Join(folder, conflist.Type) }
 
-// placeBinary copies the plugin from source into folder if it differs, and returns whether it differs. It writes the copy under a
-// temporary name, runs it with VERSION, passes the CNI versions that it supports to suits, and renames it only if all succeed. So a pod
-// start never runs a half-written plugin or one built for another machine.
+// placeBinary copies the plugin from source into folder if it differs (not with dryRun), and returns whether it differs. It writes the copy
+// under a temporary name, runs it with VERSION, passes the CNI versions that it supports to suits, and renames it only if all succeed. So a
+// pod start never runs a half-written plugin or one built for another machine.
 func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(versions []string) error) (changed bool, err error) {
 	content, err := os.ReadFile(source)
 	if err != nil {

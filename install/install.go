@@ -65,7 +65,7 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 }
 
 func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
-	// Before the first write, find the faults that can be found without one.
+	// Find the faults that can be found before the binary or the list is written.
 	if err := in.await(ctx, entry); err != nil {
 		return outcome{}, err
 	}

@@ -25,8 +25,8 @@ const (
 // nothing at its end, because the watch of the next release may already run.
 //
 // Until a pass succeeds with the current configuration, passes change plugin and conflist as `install` does. The others only add what is
-// missing: during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and entry.
-// For the same reason, a right entry may be at any position in the list but the first.
+// missing: during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and entry. A
+// right entry may be at any position in the list but the first.
 type watch struct {
 	install
 	poll     time.Duration // between two passes without an event

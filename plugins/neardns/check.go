@@ -14,9 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// check is the CNI verb CHECK. For a pod that its state file records as steered, it compares the pod's rules with that file, and
-// checks that the host has neardns's rules. For any pod whose resolv.conf neardns changed, it compares that file's DNS settings
-// with the state file. A pod without a state file passes.
+// check is the CNI verb CHECK. For a pod that its state file records as steered, it compares the pod's rules with that file, and checks
+// that the host has neardns's rules. For any pod whose resolv.conf neardns changed, it compares the DNS settings in resolv.conf with those
+// in the state file. A pod without a state file passes.
 func check(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "check", args, (*verb).check)
 }

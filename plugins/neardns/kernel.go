@@ -7,8 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// kernel has the calls by which the verbs use the kernel. Tests replace it to inject faults that a real kernel does not produce
-// on demand.
+// kernel has the calls to the kernel that tests replace, to inject faults that a real kernel does not produce on demand.
 type kernel interface {
 	// Open opens the rules of a back end in the netns of the file descriptor nsFD. -1 means the netns of the calling thread,
 	// which is the host's.
