@@ -41,7 +41,7 @@ func (o *Output) Format() (string, error) {
 	return o.format, nil
 }
 
-// Print prints v in the chosen format; for text, it prints what text returns.
+// Print prints v as JSON or YAML if that is the chosen format, and else what text returns.
 func (o *Output) Print(w io.Writer, v any, text func() string) error {
 	format, err := o.Format()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // Limits of the endpoints: pods reach some of them, and each connection and scrape takes the agent's memory.
 const (
 	maxHeader     = 8 << 10 // bytes of a request's header; Go's default is 1 MiB
-	maxConns      = 64      // connections to one endpoint; a scraper keeps one
-	maxScrapes    = 2       // requests in work at the same time
+	maxConns      = 64      // connections to one TCP endpoint; a scraper keeps one
+	maxScrapes    = 2       // requests to the metrics endpoint in work at the same time
 	scrapeTimeout = 10 * time.Second
 )
 

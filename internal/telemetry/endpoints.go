@@ -31,7 +31,7 @@ const (
 // Health has the functions behind the endpoints.
 type Health struct {
 	Alive  func() (bool, string) // whether all of the program's loops run, else which one does not; nil: alive while the process runs
-	Ready  func() (bool, string) // whether the program serves (the agent: under a lease, and upstreams answer), else why not
+	Ready  func() (bool, string) // whether the program serves, else why not
 	Status func() any            // status socket, path /status: a value that is sent as JSON
 	Pods   func() any            // status socket, path /pods: a value that is sent as JSON
 	Config func() string         // status socket, path /config: the configuration in effect, as NodeConfig

@@ -1,7 +1,7 @@
 // Package telemetry has the agent's metrics registry, the HTTP endpoints /metrics, /healthz and /readyz, the status socket and the
 // logger. It decides nothing, and no query waits for it.
 //
-// On failure: an endpoint that cannot listen logs that once and retries forever; the cache serves meanwhile.
+// On failure: an endpoint that cannot listen logs that once and tries again; queries are answered meanwhile.
 package telemetry
 
 import (
@@ -215,17 +215,15 @@ func (m *Metrics) CanQuery(ok bool) { m.canQuery.Set(scrape.Bool(ok)) }
 // Collect registers collectors for what other packages count. Call it once for each collector, before the first scrape.
 func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(c...) }
 
-// CollectSwitch exports the kernel's counters of the switch at each scrape. They are part of the host table, so they continue over the
-// agent's restarts and start at zero with a new table. The label way has where the queries went: delivered to the agent; heard, which are
-// those of the delivered ones that also passed the host's filters; fallback, uplink and stranger, which were sent to kube-dns; host, which
-// are from host processes to the agent; and probe, which are the prober's.
+// CollectSwitch exports the kernel's counters of the switch at each scrape. They are part of the host's rules, so they continue over the
+// agent's restarts and start at zero with new rules. steer.CounterDeliveredUDP and the constants after it explain the ways.
 func (m *Metrics) CollectSwitch(read func() (map[string]steer.Counter, error)) {
 	var s scrape.Set
 	packets := s.Counter(namespace+"_switch_packets_total", "Queries that passed the switch, by way: packets over UDP, connections over TCP. "+
 		"The ways uplink and stranger count every packet over TCP. "+
 		"The way fallback includes the agent's own fallback checks, a few a minute.", "way", "protocol")
 	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
-		counters, _ := read() // after an error there are none: without the host table, nothing is exported
+		counters, _ := read() // after an error there are none: without the host's rules, nothing is exported
 		for _, c := range []struct{ name, way, protocol string }{
 			{steer.CounterDeliveredUDP, "delivered", "udp"}, {steer.CounterDeliveredTCP, "delivered", "tcp"},
 			{steer.CounterHeardUDP, "heard", "udp"}, {steer.CounterHeardTCP, "heard", "tcp"},
