@@ -249,7 +249,8 @@ type writer struct {
 
 func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
 
-// write sends the packets. If one cannot be sent, it still sends the others, and returns the last error. It never blocks.
+// write sends the packets. If one cannot be sent, it still sends the others, and returns the last error. It does not wait until a full
+// socket has room.
 func (w *writer) write(packets []packet) error {
 	if len(packets) == 0 {
 		return nil

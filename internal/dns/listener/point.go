@@ -236,9 +236,8 @@ func (p *point) waiting() (n int) {
 }
 
 // end stops reading UDP queries and accepting connections for good, and answers the queries that were read. It closes each TCP connection
-// once all queries that have arrived on it are answered, when the next one is least likely to be on its way, or after maxIdle if no query
-// comes. It returns an error if the point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for
-// another process that has it.
+// once all queries that have arrived on it are answered, after maxIdle if no query comes, or after maxDrain in any case. It returns an error
+// if the point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for another process that has it.
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {

@@ -22,7 +22,7 @@ import (
 // returns an error if the answer has another response code, if there is no answer, if ctx ends first, or if the server is not started.
 func (s *Server) Query(ctx context.Context, zone string) error {
 	done := make(chan error, 1)
-	go func() { done <- s.query(zone) }() // may end after ctx: when the plugin chain returns, or a Restart or Stop before it
+	go func() { done <- s.query(zone) }() // may end after ctx: it waits for mu and for the plugin chain
 	select {
 	case err := <-done:
 		return err

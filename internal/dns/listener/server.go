@@ -266,7 +266,7 @@ func (s *Server) Addresses() []netip.Addr {
 }
 
 // Pause stops reading and accepting until Resume. Queries then wait in the sockets, for another process that reads them. Queries that
-// were read are answered, and open connections are served. A Stop after Pause leaves unread queries to the other process.
+// were read are answered, and open connections are served.
 func (s *Server) Pause() { s.pause(true) }
 
 // Resume undoes Pause.
@@ -285,9 +285,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers the queries that are in the sockets or in progress, and closes the sockets: UDP after the last answer, each TCP connection
-// after its next answer or after a second without a query, and the rest after five to six seconds. The lease must be withdrawn before, so
-// that no more queries arrive. If the server is not started, Stop does nothing.
+// Stop answers the queries in progress and, except after Pause, those in the sockets. Then it closes the sockets: UDP after the last answer,
+// each TCP connection after its next answer or after a second without a query, and the rest after five to six seconds. The lease must be
+// withdrawn before, so that no more queries arrive. If the server is not started, Stop does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -100,9 +100,8 @@ func (c *stream) reset() {
 	_ = c.TCPConn.Close()
 }
 
-// await is called before a query is read. goes is false if the connection should end instead: the point ends, and no query has arrived
-// since the last one that was read, or the time for those that have is over. Workers may still answer that one, so the caller waits for
-// them. ends is true if the point ends.
+// await is called before a query is read. goes is false if the connection should end instead, because the point ends; workers may still
+// answer earlier queries, so the caller waits for them. ends is true if the point ends.
 func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
