@@ -49,7 +49,7 @@ type Cache struct {
 const earlyRecheck = time.Second
 
 // maxBackground is the maximum of refreshes in flight in one block. It bounds the goroutines if the upstream hangs while all entries are
-// stale. It is as high as the limit of misses, so that package limit refuses a refresh first: the client then gets the stale entry.
+// stale. It is as high as the default limit of misses, at which package limit refuses refreshes: the client then gets the stale entry.
 const maxBackground = limit.DefaultLimit
 
 func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {

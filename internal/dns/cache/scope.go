@@ -97,9 +97,9 @@ func (s surroundings) isRaw() bool {
 	})
 }
 
-// scope returns a hash of everything that determines which of the upstreams' answers a block stores: zones, upstreams, the directives after
-// the cache, the limits of TTLs, and the zones of disable. Blocks with equal scopes share entries, also across a reload, a restart and a
-// handover; others never do. Other settings (capacities, prefetch, stale answers, servfail) are left out.
+// scope returns a hash of the settings that a block's stored answers depend on: zones, upstreams (or answers_of), the directives after the
+// cache, the limits of TTLs, and the zones of disable. Blocks with equal scopes share entries, also across a reload, a restart and a
+// handover; others never do.
 func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
 	asked := around.servers

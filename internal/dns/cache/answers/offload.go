@@ -30,8 +30,8 @@ func (e *Entry) Decline() { e.offload.Store(offloadHit) }
 // isOffloaded reports whether the entry was offloaded and not revoked. The offload's time may be over.
 func (e *Entry) isOffloaded() bool { return e.offload.Load() >= offloadUntil }
 
-// Mark marks the entry as watched by the cache plugin, and reports whether it was unmarked before. In this package, only ShouldOffer reads
-// the mark. An entry that replaces this one is unmarked.
+// Mark marks the entry as watched by the cache plugin, and reports whether it was unmarked before. An entry that replaces this one is
+// unmarked.
 func (e *Entry) Mark() bool { return e.marked.CompareAndSwap(false, true) }
 
 // Unmark removes the mark.

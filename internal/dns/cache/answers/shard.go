@@ -219,7 +219,7 @@ func (sh *shard) drop(sp *Space, unwanted func(*Entry) bool) {
 	}
 }
 
-// entries appends the entries of a class in the order of their eviction, and for each whether it is in the main queue.
+// entries appends the entries of a class, each queue in the order of its eviction, and for each entry whether it is in the main queue.
 func (sh *shard) entries(c Class, out []*Entry, main []bool) ([]*Entry, []bool) {
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()

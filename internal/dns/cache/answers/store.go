@@ -1,8 +1,8 @@
 // Package answers stores DNS answers in wire form. An entry is the message with the offsets of the parts that differ between replies, so
 // a hit copies the message and changes a few bytes.
 //
-// It keeps the store within its limits of bytes and of entries, and reports for each entry how long it is valid. It knows only messages: no
-// sockets, no CoreDNS, no configuration. Its exported methods are safe for concurrent use unless a comment states otherwise.
+// It keeps the store within its limits of bytes and of entries, and reports for each entry how long it is valid. It knows no sockets, no
+// CoreDNS and no configuration. Its exported methods are safe for concurrent use unless a comment states otherwise.
 //
 // A message that it cannot parse is not stored. A snapshot that it cannot parse is refused as a whole.
 package answers
