@@ -152,7 +152,7 @@ func (s Slow) String() string {
 	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each query", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
 }
 
-// logSlow logs the zones without a fast path, and which plugins prevent it.
+// logSlow logs what SlowZones finds.
 func (b *Builder) logSlow(cfg Config) error {
 	slow, err := SlowZones(cfg)
 	for _, s := range slow {

@@ -2,8 +2,8 @@
 // the next one is queried too (a hedged query).
 //
 // It owns the connections to the servers, their health and the detection of forwarding loops. A server's health follows from answers to
-// clients' queries; health checks run only for servers that failed or were silent. It stores no answer, makes none itself, and starts no
-// goroutine for a query that its first server answers soon over an open connection.
+// clients' queries; health checks run only for servers that failed or were silent. It stores no answer, and starts no goroutine for a
+// query that its first server answers soon over an open connection.
 //
 // On failure: a query without a good answer gets the best other answer, for example SERVFAIL, or within the budget an error with each
 // server's reason. An error that comes from a limit of this process is marked, so that the cache does not store it. A failing server is
@@ -152,8 +152,8 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 	return r.run(ctx)
 }
 
-// maxUDPSize is the maximum size of an answer over UDP in bytes, because a waiting query has a buffer of the size that it permits. Longer
-// answers come over TCP.
+// maxUDPSize is the maximum size of an answer over UDP in bytes, and so of the buffer that each waiting query has. Longer answers come over
+// TCP.
 const maxUDPSize = 4096
 
 // stripOptions returns a query without the client's EDNS options, if a cache has not removed them already, and with a UDP size of at most

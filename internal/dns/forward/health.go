@@ -159,7 +159,7 @@ func (s *server) takeTurn(now time.Time) bool {
 	return true
 }
 
-// suspect calls startChecks.
+// suspect starts health checks of the server, unless they run already (see startChecks).
 func (s *server) suspect(a *Block) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()

@@ -357,8 +357,8 @@ func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end ti
 	return m, nil
 }
 
-// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one, and the other
-// protocol if the try before it to this server was itself repeated, or used TCP and was not the one of func begin.
+// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one, and may use the
+// other protocol than the try before it to this server.
 func (r *hedgedQuery) prepare(i int) {
 	t := &r.tries[i]
 	t.state, t.began, t.connected = running, time.Now(), new(atomic.Bool)

@@ -76,8 +76,7 @@ func (r *hedgedQuery) byDatagram(s *server) (did bool) {
 	return did
 }
 
-// settleOwn closes the pooled connections of the server that answered well, if another of its tries has a connection but no answer. The
-// server is healthy, but its old connections are not.
+// settleOwn closes the pooled connections of the server that answered well, if another of its tries has a connection but no answer.
 func (r *hedgedQuery) settleOwn(winner int) {
 	won := &r.tries[winner]
 	for i := range r.next {
@@ -122,8 +121,8 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 	return f, ok
 }
 
-// silentAfter is how long a server must have sent nothing before it is suspected. If the client leaves sooner, the server's silence does
-// not count.
+// silentAfter is how long a server must have sent nothing before its silence leads to a health check. If the client leaves sooner, the
+// silence does not count.
 const silentAfter = 3 * hedgeAfter
 
 // stalled is the delay from which this process counts as stopped or without CPU. A server's silence then proves nothing.

@@ -284,8 +284,8 @@ func (u Upstreams) Outside() string {
 	return string(u.By) + ", because " + u.Why
 }
 
-// readKey reads one key of the ConfigMap. It returns false if the key is missing, empty or unreadable, which is a fault. The ConfigMap's
-// folder may be missing too.
+// readKey reads one key of the ConfigMap. It returns false if the key is missing or empty, and after a fault if it cannot be read. The
+// ConfigMap's folder may be missing too.
 func (r *resolver) readKey(file string) (string, bool) {
 	r.out.Files = append(r.out.Files, file)
 	data, err := r.in.ReadFile(file)
