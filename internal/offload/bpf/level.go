@@ -2,7 +2,7 @@
 // the answer back into the pod, without waking a process. All other packets of the pod pass unchanged.
 //
 // It is the only package of the agent that uses BPF. Only the agent adds answers to the maps; a pod can neither write nor grow them. The
-// program's answer equals the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses. The program stops
+// program's answer to a query equals the fast path's byte for byte, except for the rotation of addresses. The program stops
 // serving an answer at the time that the agent set. The maps and the attached program outlive the process, so the program serves hits until
 // the answers expire.
 //
