@@ -177,8 +177,8 @@ func Open(path string, flags int) (*os.File, error) {
 }
 
 // Sweep removes the files in a folder whose names begin with prefix, if they are older than age: temporary files of writers that were
-// killed. It succeeds if the folder is missing. A modification time that is ahead
-// by more than age counts as old: the clock has stepped back since.
+// killed. It succeeds if the folder is missing. A modification time that is ahead by more than age counts as old: the clock has stepped
+// back since.
 func Sweep(folder, prefix string, age time.Duration) error {
 	files, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -29,8 +29,8 @@ func familyNumber(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// request sends a netlink message, which is a fixed header and attributes, and returns the payloads of the answers. It repeats an
-// interrupted dump, up to attempts times.
+// request sends a netlink message, which is a fixed header and attributes, and returns the payloads of the answers. It tries an
+// interrupted dump again.
 func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, attributes ...netlink.Attribute) ([][]byte, error) {
 	attrs, err := netlink.MarshalAttributes(attributes)
 	if err != nil {

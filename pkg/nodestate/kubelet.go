@@ -3,7 +3,7 @@ package nodestate
 import "path/filepath"
 
 // Kubelet has the settings of the kubelet's configuration that neardns uses. Except for From, the JSON keys are the kubelet's own. The
-// installer mounts that configuration and writes this copy for the agent, which does not mount it.
+// installer mounts that configuration and writes this copy for the agent, which usually does not mount it.
 type Kubelet struct {
 	From          string   `json:"from,omitempty"` // the kubelet's configuration files from which the installer read these settings
 	ClusterDomain string   `json:"clusterDomain,omitempty"`

@@ -2,7 +2,7 @@
 // small files about the node itself: the verified fallback, the host's rules, the last results of the watch and of the role `hosts`, and
 // the kubelet's DNS settings. The files about pods are in pkg/podfile.
 //
-// Plugin, agent and installer exchange their state only through these files, so each of them works while the others do not run.
+// Plugin, agent and installer exchange their state through these files, so each of them works while the others do not run.
 //
 // On failure: a write is complete or has no effect (pkg/atomicfile). The error for an unreadable file has its path. A missing file reads
 // as the zero value.

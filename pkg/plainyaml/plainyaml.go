@@ -2,8 +2,8 @@
 // lists, flow mappings and lists on one line, plain and quoted words, comments. The plugin runs at each pod start, so it links no YAML
 // library (D-027).
 //
-// It is pure and keeps no state. It refuses documents, anchors, tags, block scalars and words of several lines. A plain word may
-// only have letters, digits and . _ - / : %; any other word must be quoted.
+// It is pure and keeps no state. It refuses documents, anchors, tags, block scalars and words of several lines. A plain word is ~ (null),
+// or has only letters, digits and . _ - / : %; any other word must be quoted.
 //
 // Failure policy: every text that it accepts means the same to YAML libraries, which a differential fuzz test checks. A text that
 // two libraries may read differently, for example yes or 010, is an error that names the line and the remedy: quotes. It never

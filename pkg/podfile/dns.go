@@ -17,7 +17,7 @@ const (
 	HandedOn DNSState = "handed-on" // the plugin returned the settings to the runtime in the CNI result
 	Waiting  DNSState = "waiting"   // the runtime makes the pod's resolv.conf after ADD; the agent applies the overlay then
 	NoMethod DNSState = "no-lever"  // as Waiting, but the agent does not find the pod's resolv.conf or has no connection to NRI
-	Failed   DNSState = "failed"    // the pod's resolv.conf exists but could not be read or changed, or the overlay exceeds Limits
+	Failed   DNSState = "failed"    // the pod's resolv.conf exists but could not be read or changed, or the overlay was refused
 )
 
 // Method is the way by which an overlay gets into a pod's resolv.conf.

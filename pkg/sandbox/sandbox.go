@@ -4,7 +4,7 @@
 // the inode, and with it owner, mode, label and open descriptors. The package never creates or removes the file, and does not follow a
 // symbolic link in its place.
 //
-// On failure it returns an error. If a change cannot be written completely, it writes the old contents back.
+// On failure it returns an error. If a change cannot be written completely, it tries to write the old contents back.
 package sandbox
 
 import (
@@ -79,7 +79,7 @@ func Read(path string) (File, error) {
 
 // Write replaces the file's contents by text. If the file has changed since it was read, Write leaves it as it is, and returns an error
 // unless the file has text already. The file is never empty meanwhile, because Write overwrites it from the start and then cuts it to the
-// new length. If this fails, Write writes the old contents back.
+// new length. If this fails, Write tries to write the old contents back.
 func (f File) Write(text []byte) error {
 	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)
 	if err != nil {

@@ -29,7 +29,7 @@ type Value struct {
 	Field string
 	Place Place
 	Kind  Kind
-	Text  string // contents of a string; any other scalar as it is written
+	Text  string // contents of a string, or another scalar as text
 
 	// raw is the value's valid JSON, nil if another decoder read the value. Items and Members decode raw when they are called.
 	raw     []byte
