@@ -400,7 +400,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 			continue
 		}
 		removed := f.Adopted == podfile.ByCache && known && !inCache[attached.FileName(f.Network, f.ContainerID, f.IfName)]
-		if !removed && k.pods.surelyGone([]podfile.File{f}) != nil {
+		if !removed && !surelyGone(f) {
 			continue
 		}
 		if err := k.pods.drop(f); err != nil {

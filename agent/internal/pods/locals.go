@@ -49,7 +49,7 @@ func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []st
 func (p *Pods) RestoreNameservers(root string) error {
 	var errs []error
 	for _, f := range p.List() {
-		if len(f.Locals()) == 0 || p.surelyGone([]podfile.File{f}) == nil {
+		if len(f.Locals()) == 0 || surelyGone(f) {
 			continue
 		}
 		if f.DNS == nil || f.DNS.Overlay == nil || len(f.DNS.Overlay.Instead) == 0 {

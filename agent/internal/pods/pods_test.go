@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -277,4 +278,45 @@ func TestScanIsDue(t *testing.T) {
 			t.Errorf("after %s, retry %t: due %t, want %t", c.after, c.retry, got, c.want)
 		}
 	}
+}
+
+func TestSurelyGone(t *testing.T) {
+	const own = "/proc/self/ns/net"
+	ns, inode, err := podfile.OpenNetNS(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Close()
+	before := openFDs(t, inode)
+	for _, c := range []struct {
+		path  string
+		inode uint64
+		want  bool
+	}{
+		{own, inode, false},
+		{own, inode + 1, true},
+		{"/proc/self/ns/missing", inode, false}, // another pid namespace may have it
+		{t.TempDir() + "/missing", inode, true},
+		{t.TempDir() + "/not-mounted/ns", inode, false},
+	} {
+		if got := surelyGone(podfile.File{NetNS: c.path, NetNSInode: c.inode}); got != c.want {
+			t.Errorf("%s, inode %d: %v, want %v", c.path, c.inode-inode, got, c.want)
+		}
+	}
+	if after := openFDs(t, inode); after != before {
+		t.Errorf("%d descriptors of the netns are open, were %d before", after, before)
+	}
+}
+
+// openFDs returns how many descriptors of a netns this process has open.
+func openFDs(t *testing.T, inode uint64) (count int) {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	testutil.Must(t, err)
+	for _, fd := range fds {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to == fmt.Sprintf("net:[%d]", inode) {
+			count++
+		}
+	}
+	return count
 }

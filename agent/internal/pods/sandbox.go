@@ -14,6 +14,7 @@ import (
 type sandbox struct {
 	files []podfile.File
 	ns    *os.File // nil if the netns is gone, or not visible to the agent
+	err   error    // why ns is nil
 }
 
 // inSandbox reads the pod files of f's netns again and calls do with that sandbox. No other goroutine changes the sandbox meanwhile. If the
@@ -71,7 +72,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 			if len(box.files) == 0 {
 				continue
 			}
-			box.ns, _ = enter(box.files[0]) // after an error, ns is nil: the netns is gone, or not visible
+			box.ns, box.err = enter(box.files[0])
 			if !yield(box) {
 				return
 			}

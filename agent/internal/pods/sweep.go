@@ -19,7 +19,7 @@ func (p *Pods) sweep(files []podfile.File) {
 	now := time.Now()
 	for _, f := range files {
 		k := keyOf(f)
-		if p.surelyGone([]podfile.File{f}) != nil {
+		if !surelyGone(f) {
 			continue
 		}
 		gone[k] = true

@@ -170,10 +170,13 @@ func (p *Pods) RemoveTables(ctx context.Context) []error {
 
 func (p *Pods) release(box sandbox) error {
 	if box.ns == nil {
-		if len(podfile.Table(box.files...).Redirects) == 0 {
-			return nil // no file records a steered path
+		if len(podfile.Table(box.files...).Redirects) == 0 || slices.ContainsFunc(box.files, surelyGone) {
+			return nil // no file records a steered path, or the table went with the netns
 		}
-		return p.surelyGone(box.files)
+		f := box.files[0]
+		return fmt.Errorf("its netns cannot be entered, so its table may still be there: %w "+
+			"(make the path visible to the agent, or delete %s if the pod is gone)",
+			box.err, podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 	}
 	defer box.ns.Close()
 	// Remove the rules even if the files record no steered path: an agent that was killed may have written the table and not the file.
@@ -193,25 +196,13 @@ func (p *Pods) release(box sandbox) error {
 	return nil
 }
 
-// surelyGone returns nil if the files' netns certainly no longer exists: its path leads to another netns, or is missing from a folder
-// that this process sees. Otherwise it returns an error, because a container without the host's mounts cannot enter living namespaces
-// either.
-func (p *Pods) surelyGone(files []podfile.File) error {
-	for _, f := range files {
-		ns, inode, err := podfile.OpenNetNS(f.NetNS)
-		if err == nil {
-			ns.Close()
-			if inode != f.NetNSInode {
-				return nil
-			}
-		}
-		if errors.Is(err, fs.ErrNotExist) && folderSeen(f.NetNS) {
-			return nil
-		}
+// surelyGone reports whether a pod file's netns certainly no longer exists: its path leads to another netns, or is missing from a folder
+// that this process sees. It is false in a container without the host's mounts, which cannot enter living namespaces either.
+func surelyGone(f podfile.File) bool {
+	ns, inode, err := podfile.OpenNetNS(f.NetNS)
+	if err == nil {
+		ns.Close()
+		return inode != f.NetNSInode
 	}
-	f := files[0]
-	_, err := enter(f)
-	return fmt.Errorf("its netns cannot be entered, so its table may still be there: %w "+
-		"(make the path visible to the agent, or delete %s if the pod is gone)",
-		err, podfile.Path(p.stateDir, f.ContainerID, f.IfName))
+	return errors.Is(err, fs.ErrNotExist) && folderSeen(f.NetNS)
 }
