@@ -19,7 +19,7 @@ func cleanupCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		p, _, _ := plan.Read(conf, e.ReadFile, "cleanup") // cleanup works without the files that the configuration names
+		p, _, _ := plan.Read(conf, e.ReadFile, "cleanup") // cleanup needs no upstreams, so an error in their files does not matter
 		if *linkName != "" {
 			p.Link.Name = *linkName
 		}

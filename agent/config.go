@@ -93,7 +93,7 @@ func checkConfig(e env, path string) error {
 	return err
 }
 
-// warnOfPods prints warnings about DNS settings that pods of this node, or pods in general, do not get.
+// warnOfPods prints warnings about the DNS settings that the configuration wants for pods.
 func warnOfPods(e env, n *config.Node) {
 	warn(e, n.Warnings())
 	files, _ := podfile.List(n.StateDir) // unreadable files are skipped

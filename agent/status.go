@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
+// watchEvery is the refresh interval of `status --watch`.
 const watchEvery = 2 * time.Second
 
 // inspector returns an Inspector with this node's configuration: the file's, else that of the running agent, else a detected one. If the

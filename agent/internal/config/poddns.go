@@ -47,7 +47,7 @@ func podDNS(name string, reload bool) field {
 		}}
 }
 
-// Warnings returns warnings about podDNS settings that no pod, or no usual pod, can have, each with its position. They are no faults.
+// Warnings returns effects of podDNS on a typical pod that are probably not intended, each with its position. They are no faults.
 func (n *Node) Warnings() []string {
 	var out []string
 	for _, w := range overlay.Warnings(n.podDNS, n.PodDNS, n.ClusterDNS(), n.ClusterDomain) {

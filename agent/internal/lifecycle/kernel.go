@@ -60,7 +60,7 @@ type kernel struct {
 	fault      string    // why kernel hits do not work although the configuration enables them
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
 	paused     bool      // a handover is under way or done
-	swept      bool      // disable has tried to remove the pinned programs and maps, and no level was opened since
+	swept      bool      // disable has tried to remove the pinned programs and maps, and openLevel has not succeeded since
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
