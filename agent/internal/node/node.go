@@ -106,17 +106,17 @@ type VerifiedFallbacks interface {
 	Write(proven []netip.Addr) error
 }
 
-// Upstreams are the servers to which the agent forwards misses for names of the cluster.
+// Upstreams are the servers to which the agent forwards misses.
 type Upstreams interface {
 	Status() []forward.Status
 	Faults() []string // what is wrong with the configured upstreams, one line each
-	// Check sends queries to the servers and returns nil once one is answered. Otherwise it returns the reason, when ctx ends or earlier.
-	// With pressing, it queries all servers at the same time, each several times and over UDP and TCP; if an operator's Corefile decides
-	// how to forward, it sends several queries through that Corefile's plugin chain.
+	// Check sends queries to the servers and returns nil once one is answered. Otherwise it returns the reason, when ctx ends or earlier. With
+	// pressing, it queries all servers at the same time, each several times; if an operator's Corefile decides how to forward, it sends
+	// several queries through that Corefile's plugin chain.
 	Check(ctx context.Context, clusterDomain string, pressing bool) error
 	// LastAnswer returns how long ago an upstream last gave a good answer to a client's query; ok is false if that is not known.
 	LastAnswer(clusterDomain string) (ago time.Duration, ok bool)
-	// Trouble gets a value when a client's query is not answered soon.
+	// Trouble gets a value when a client's query is not answered as it should be, for example not soon.
 	Trouble() <-chan struct{}
 }
 
@@ -140,8 +140,8 @@ type Parts struct {
 	Server Server
 	Link   Link
 	Rules  Rules
-	// Firewall adds rules that accept DNS packets to and from the agent's addresses, if the host's own filter has policy DROP. It returns
-	// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that check starts a few processes.
+	// Firewall adds rules that accept DNS packets to and from the agent's addresses, if the host's own filter has policy DROP. It returns what
+	// it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events.
 	Firewall func(addresses []netip.Addr, legacy bool) (repaired string, err error)
 	Lease    Lease
 	Prober   Prober

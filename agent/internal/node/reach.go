@@ -13,11 +13,11 @@ import (
 )
 
 // Intervals of the agent's own queries to its upstreams. Every queryIdle the agent sends one, unless an upstream has answered a client
-// meanwhile. A client's query that gets no answer soon starts a round of queries, at once or queryGap after the round before. A round ends
-// with its first answer.
+// meanwhile. A value from Upstreams.Trouble starts a round of queries, at once or queryGap after the round before. A round ends with its
+// first answer.
 const (
 	queryIdle    = 10 * time.Second
-	queryGap     = time.Second            // from the end of a round that a client's unanswered query started to the next one
+	queryGap     = time.Second            // from the end of a round that Upstreams.Trouble started to the next one
 	queryAgain   = 500 * time.Millisecond // pause after any other check or round while no upstream answers or a path is not Serving
 	queryTimeout = time.Second            // timeout of a check outside of a round, which queries the servers one after the other
 	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
@@ -95,8 +95,7 @@ func (n *Node) runQueries(ctx context.Context) {
 	}
 }
 
-// awaitTrouble waits until a client's query gets no answer, queryNow has a value, queryIdle is over, or ctx ends. It returns true for the
-// first.
+// awaitTrouble waits until Upstreams.Trouble or queryNow has a value, queryIdle is over, or ctx ends. It returns true for the first.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
 	select {
 	case <-n.Upstreams.Trouble():

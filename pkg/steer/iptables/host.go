@@ -286,7 +286,7 @@ func (h host) onLinkChain() chain {
 }
 
 // rawOutput returns the chain for packets of the node itself. It applies the agent's lease datagrams, keeps the agent's answers to
-// untracked queries out of connection tracking and, with own, sends the queries of the node's own processes to ownChain.
+// untracked queries out of connection tracking, and has rules for queries of the node's own processes.
 func (h host) rawOutput() chain {
 	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT", before: h.untracked()}}}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {

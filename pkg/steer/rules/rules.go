@@ -2,7 +2,7 @@
 // with either. A Kind names a back end and opens the Rules of one netns; its Caps list what the back end can do. The agent and
 // the plugin tell each other which one they used by the Kind's name in a state file.
 //
-// It guarantees the same interface for both back ends. It never chooses one: the agent does so, once at each start.
+// It guarantees the same interface for both back ends. It never chooses one: its callers do.
 //
 // On failure every call returns an error.
 package rules
