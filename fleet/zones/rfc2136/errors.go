@@ -19,7 +19,7 @@ const (
 	BadAnswer    Kind = "BadAnswer"    // the answer is not signed or not usable; the server may have made the change
 	Prerequisite Kind = "Prerequisite" // a prerequisite is not met, so nothing was changed; or the queried name does not exist
 	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, does not know the key, or does not have the zone
-	BadKey       Kind = "BadKey"       // there is no key that can sign the message, or the server rejects the signature
+	BadKey       Kind = "BadKey"       // the message cannot be signed, or the server rejects the signature
 	ClockSkew    Kind = "ClockSkew"    // the clocks of server and client differ by more than the 300 s that TSIG allows
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
 	Refused      Kind = "Refused"      // any other error code: nothing was changed

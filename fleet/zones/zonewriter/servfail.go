@@ -11,8 +11,8 @@ import (
 
 // A server answers SERVFAIL for three reasons that look the same: it is busy for a moment (PowerDNS, while its database is locked), it
 // cannot write at all (its disk is full), or the message would make an RRset larger than its limit (BIND: max-records-per-type). A
-// retry shows the first. A heartbeat, which is the smallest message, shows the second. The third is assumed if a message that enlarges an
-// RRset keeps failing. The host's next messages test this: first within the assumed limit, then beyond it.
+// retry shows the first. A heartbeat, which is the smallest message, shows the second. The third is assumed if a message that adds
+// addresses keeps failing. The host's next messages test this: first within the assumed limit, then beyond it.
 
 // ailing is the backoff from a server that does not accept even a heartbeat.
 type ailing struct {
