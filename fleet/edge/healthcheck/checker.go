@@ -2,7 +2,7 @@
 // which are healthy.
 //
 // It guarantees that the number of concurrent probes is limited and shared fairly among clusters, so that a cluster with many dead targets
-// delays mainly its own probes. The package knows nothing of DNS and makes no choice between addresses.
+// delays mainly its own probes. The package neither queries DNS nor chooses between addresses.
 //
 // On failure: a target is unhealthy after three failed probes in a row (Options.Failures), and healthy again after the first success. A
 // check that may not be made has no Target.
