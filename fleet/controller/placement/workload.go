@@ -140,7 +140,7 @@ func unavailable(d *appsv1.Deployment, replicas int) int {
 }
 
 // planOperator returns the plan for spec.nodePlacement of OpenShift's dns.operator, whose DaemonSet then runs on the nodes that it selects.
-// A DaemonSet's pods leave a node at once, so minReady of them must run on nodes that stay selected.
+// A DaemonSet's pods leave a node at once, so enough of them must run on nodes that stay selected.
 func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlacement, minReady int) dnsPlan {
 	plan := dnsPlan{name: "dns.operator " + o.GetName(), need: minReady}
 	for i := range c.Nodes {
