@@ -20,7 +20,7 @@ import (
 type Hosts struct {
 	log      *slog.Logger
 	pace     pace
-	early    time.Duration // pause before the next round while a Service has had no answer yet; doubled each time, up to pace.every
+	early    time.Duration // first pause between rounds while a Service has had no answer yet; later ones are longer, up to pace.every
 	patience time.Duration // how long kube-dns must deny a name before its lines are removed
 	store    func(nodestate.Hosts) error
 	counts   *counts

@@ -65,7 +65,7 @@ type surroundings struct {
 	watch              *nodestate.Watch // nil if no watch has left a state
 	hosts              Hosts
 	kernel             kernelSettings
-	unwritable         map[string]string // by folder: why it cannot be written
+	unwritable         map[string]string // by folder: why it cannot be written; "" if it can
 }
 
 // socket is a socket of another program.

@@ -25,7 +25,7 @@ type PodView struct {
 	Interface string       `json:"interface"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	// The pod's DNS settings. All are empty if the container runtime does not pass them to CNI plugins.
+	// The DNS settings of the pod's processes, as far as they are known.
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
