@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WayError is the reason why a pod's packets to a cluster DNS address do not pass the switch in this host's netns. Such a pod must not be
-// steered, because its packets would go to the steering address, which only the switch knows.
+// WayError is the reason why a pod's packets to a cluster DNS address do not pass the rules in this host's netns. Such a pod must not be
+// steered, because its packets would go to the steering address, which only these rules know.
 type WayError struct{ Reason string }
 
 func (e *WayError) Error() string { return e.Reason }

@@ -19,7 +19,7 @@ const running = 256
 const fullPoll = time.Millisecond
 
 // quota limits the UDP queries in progress, the TCP connections, and the TCP queries that workers answer, of one server, and divides them
-// among clients. All points share it. It is safe for concurrent use.
+// among clients. All listening sockets share it. It is safe for concurrent use.
 //
 // Package fairshare does the division. It remembers only clients that have a slot.
 type quota struct {
@@ -184,7 +184,7 @@ func (c *quota) busied(s *stream) {
 // count has the number of slots, and how many are taken.
 type count struct{ most, taken int }
 
-// counts are for the metrics.
+// counts returns the slots for UDP queries and for TCP connections.
 func (c *quota) counts() (packets, conns count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -73,7 +73,7 @@ type Server struct {
 	old    sync.WaitGroup // chains that are retiring
 }
 
-// census counts the points that serve.
+// census counts the listening sockets (points) that are served.
 type census struct {
 	mu   sync.Mutex // guards n and over
 	n    int
@@ -81,7 +81,7 @@ type census struct {
 	done chan struct{} // closed when none is left
 }
 
-// join adds n points. If the last one has ended already, done stays closed. The caller of Done then starts the server again.
+// join adds n points. If the last one had ended before, done stays closed; the agent then starts the server again.
 func (c *census) join(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

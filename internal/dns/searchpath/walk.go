@@ -45,8 +45,8 @@ func inner(ctx context.Context) bool {
 
 // walk queries the names of the search list in order, until one has addresses, until resolvers would differ about the next step, or until
 // maxWalk is over. It queries A and AAAA for each name, because a resolver decides by both; both of the client's queries then get the same
-// decision. Below the cluster's suffixes, one denial is enough for all names that end in the same label: com.shop.svc.cluster.local is
-// queried once, and not for each name in com.
+// decision. Below the cluster's suffixes, one denial is enough for all names that end in the same label: for each name in com, that of
+// com.shop.svc.cluster.local, which is usually in the cache.
 //
 // glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an
 // address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at
