@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// agentTime is how long the keeper waits for a running agent to restore the rules itself. A working agent needs a few milliseconds;
-	// after this time it must be hanging.
+	// agentTime is how long the keeper waits for a running agent to restore the rules itself. A working agent needs a few milliseconds; one
+	// that needs longer counts as hanging.
 	agentTime = 600 * time.Millisecond
 	agentPoll = 50 * time.Millisecond
 )

@@ -1,8 +1,7 @@
 // Package nft writes and reads neardns's packet rules with nftables. It turns a steer.Ruleset into a table, writes it in one
 // transaction, and compares the kernel's table with it by the rules' meaning, not their text.
 //
-// It guarantees that it changes only the table "inet neardns" in the netns that it was opened for, and that other programs'
-// rules do not affect what it does.
+// It guarantees that it changes only the table "inet neardns" in the netns that it was opened for.
 //
 // On failure it returns an error, and the kernel keeps the rules that it had. If another transaction interfered, a call repeats a
 // few times without a pause; after that, the caller decides when to try again.

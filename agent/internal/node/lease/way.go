@@ -12,10 +12,10 @@ package lease
 import "time"
 
 // An agent that answers probes may still be unable to query kube-dns, because the host's own filter, its routes or a network policy treat
-// packets of the node differently from those of pods. Then every miss fails, and pods are better off with kube-dns. The observations come
-// in rounds of two seconds at most: the agent's own queries, repeated to all servers over all protocols, and meanwhile the fallback check,
-// which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was answered, so one lost
-// packet, or a pod that queries names for which no server answers, does not fail it.
+// packets of the node differently from those of pods. Then misses for the cluster's names fail, and pods are better off with kube-dns. The
+// observations come in rounds of two seconds at most: the agent's own queries, repeated to all servers over all protocols, and meanwhile
+// the fallback check, which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was
+// answered, so one lost packet, or a pod that queries names for which no server answers, does not fail it.
 //
 // If neither the agent's queries nor the fallback check is answered, kube-dns is probably down. Withdrawing the leases would then only
 // cost pods the entries in the cache, so the leases stay. From time to time a Trial withdraws them, because a policy may let pods reach

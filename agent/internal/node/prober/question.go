@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Zone is the zone of the names that probes query. The agent answers them with its instance to the prober alone; kube-dns has no names
-// below "invalid".
+// Zone is the zone of the names that probes query. The agent answers them with its instance only to the prober and to loopback addresses;
+// kube-dns has no names below "invalid".
 const Zone = "probe.neardns.invalid."
 
 // Failure is the kind of a probe's failure; the empty string means that it succeeded.

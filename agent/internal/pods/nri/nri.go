@@ -2,9 +2,9 @@
 // with runtimes that write a pod's resolv.conf only after ADD (containerd 2). The CNI plugin writes the wanted changes into the pod's
 // file, and this package changes resolv.conf.
 //
-// The runtime calls it between the creation of the pod's sandbox and the start of the first container, so every process of the pod sees
-// the change. When the agent connects after an absence, it changes resolv.conf of pods that started meanwhile; resolver libraries reload a
-// changed file.
+// The runtime calls it between the creation of the pod's sandbox and the start of the first container, so every process of the pod sees the
+// change. When the agent connects after an absence, it changes resolv.conf of pods that started meanwhile; most resolver libraries read a
+// changed file again.
 //
 // On failure: the pod still starts. No call from the runtime gets an error or an adjustment as its answer. The pod's file records the
 // change, or the reason why there was none. If the runtime offers no NRI, Run tries to connect again every 5 s.
@@ -125,7 +125,7 @@ func (p *Plugin) Run(ctx context.Context) {
 	}
 }
 
-// connectError means that no connection to the runtime came about.
+// connectError means that the agent could not connect to the runtime.
 type connectError struct{ err error }
 
 func (e *connectError) Error() string { return e.err.Error() }
