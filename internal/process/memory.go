@@ -27,7 +27,7 @@ const gcPercent = 50
 // LimitMemory sets the Go runtime's memory limit to a share of the container's, so that the runtime collects garbage before the kernel
 // kills the process, and sets GOGC to 50. The environment variables GOMEMLIMIT and GOGC take precedence.
 //
-// The limit is soft: near it, the runtime collects more often, but can exceed it. The cache size and the limits in NodeConfig are hard.
+// The limit is soft: near it, the runtime collects more often, but can exceed it.
 func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 	limitMemory(log, lookupEnv, memlimit.FromCgroup, debug.SetMemoryLimit, debug.SetGCPercent)
 }

@@ -79,8 +79,8 @@ func (h Health) Handler() *http.ServeMux {
 	return mux
 }
 
-// SocketHandler serves what Handler does, and /status, /pods, /config and /entry. Some of these name the node's pods, so only root may read
-// them.
+// SocketHandler serves what Handler does, and /status, /pods, /config and, if Entry is set, /entry. Some of these name the node's pods, so
+// only root may read them.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.Handler()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})

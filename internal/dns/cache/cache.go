@@ -215,8 +215,8 @@ func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
 }
 
-// stale answers a query with an expired entry. It starts a refresh if mayRefresh permits it. With verify, the client waits for the new
-// answer for the configured time; otherwise, and if none comes, it gets the expired entry.
+// stale answers a query whose entry has expired: with the entry or, with verify, with a new answer if one comes in the configured time. It
+// starts a refresh if mayRefresh permits it.
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {

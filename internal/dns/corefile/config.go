@@ -83,8 +83,7 @@ type Config struct {
 	// addresses that its bind directive lists; this name, and a missing bind, stand for all of the agent's addresses. Misses that
 	// CoreDNS's forward handles get a time limit. If Binds is "", bind directives are removed.
 	Binds string
-	// Shared serves only the edge's zones. Of the other fields, only the addresses, port, misses, buffer size, fast path and instance ID then
-	// have an effect.
+	// Shared serves only the edge's zones. The fields about upstreams, the cache and the log of queries then have no effect.
 	Shared bool
 	// InstanceID is the text that answers the prober's queries. If it is empty, the Corefile has no server block for them, and they are
 	// handled like queries for other names.
@@ -104,8 +103,8 @@ type Cache struct {
 	HoldDenials time.Duration
 }
 
-// Complete sets the defaults. It also checks what the server itself depends on: the addresses, the buffer size, that Cluster is not empty,
-// and that no zone or instance ID contains Corefile syntax. Other numbers and the servers were checked where they were read.
+// Complete sets the defaults. It also checks the values that the Corefile depends on, for example that no zone contains Corefile syntax.
+// Other values were checked where they were read.
 func (c Config) Complete() (Config, error) {
 	var errs []error
 	fault := func(field, format string, args ...any) {

@@ -76,8 +76,8 @@ func (b *Builder) enter() (leave func(), err error) {
 	return leave, nil
 }
 
-// dispatch returns the set-up function of a directive. It runs inside caddy.Start or Check, under mu, and calls the set-up function of the
-// Builder's plugin. The first call for a Corefile also saves caddy's context, and makes caddy stop before it listens.
+// dispatch returns the set-up function of a directive, which runs inside caddy.Start or Check, under mu, and calls the set-up function of
+// the Builder's plugin. The first call for a Corefile also saves caddy's context, and makes caddy stop before it listens.
 func dispatch(name string) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		setup := process.current[name]

@@ -46,8 +46,8 @@ const probeZone = "probe.neardns.invalid"
 const staleTerms = "verify 500ms 30s 30s"
 
 // The cluster's own records change hands: minutes later, a pod's address may be another pod's. So their stale entries are served for a
-// minute at most, and only if kube-dns was silent for as long as a query may take. Their TTL in replies is 5 s, and the upstream is queried
-// again after 5 s, or as soon as it has answered another query.
+// minute at most, and only if kube-dns sent no answer. Their TTL in replies is 5 s, and the upstream is queried again after 5 s, or as soon
+// as it has answered another query.
 const (
 	clusterStale      = time.Minute
 	clusterStaleTerms = "verify 0s 5s 5s"

@@ -274,8 +274,8 @@ func (p *point) end() error {
 	}
 }
 
-// reader reads a TCP connection's queries for the DNS library's server. It records when a query begins and ends, so that end closes a
-// connection between two. Only one goroutine uses it.
+// reader reads a TCP connection's queries for the DNS library's server. It records when a query arrives, so that end closes a connection
+// between two queries. Only one goroutine uses it.
 type reader struct {
 	dns.Reader
 	p      *point

@@ -32,7 +32,7 @@ type Probe struct {
 // Name implements plugin.Handler.
 func (p *Probe) Name() string { return "probe" }
 
-// ServeDNS implements plugin.Handler. It is the last plugin of its server block.
+// ServeDNS implements plugin.Handler. It calls no other plugin, because Probe is the last one of its server block.
 func (p *Probe) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	answer := new(dns.Msg)
 	answer.SetReply(r)

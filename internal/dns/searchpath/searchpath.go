@@ -89,8 +89,8 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	return s
 }
 
-// complete answers the first query of a walk with the answer for the name where the walk ends. done is false if the walk ends at its first
-// name or finds no name, or if resolvers might end it elsewhere; the query is then passed on.
+// complete answers the first query of a walk with the answer for the name where the walk ends. done is false if it does not, for example
+// because resolvers might end the walk elsewhere; the query is then passed on.
 func (c *SearchPath) complete(
 	ctx context.Context, k *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string,
 ) (rcode int, done bool) {
