@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
@@ -81,7 +82,7 @@ func (n *Node) clearPending() {
 }
 
 // apply replaces the plan old by next, or keeps old. again reports that the node and not the configuration was the obstacle, for example
-// a lock that another program holds, so that a retry may succeed.
+// a lock or a port that another program holds, so that a retry may succeed.
 func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
 	// A new address is put on the link before the server binds it, and an old one loses its lease before the server closes it.
 	n.withdrawGone(old, next, probes)
@@ -91,7 +92,8 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 	serves := n.isServing()
 	if serves {
 		if err := n.Server.Restart(ctx, next.Server); err != nil {
-			return false, err
+			_, system := errors.AsType[syscall.Errno](err) // a port in use, no descriptors left
+			return system, err
 		}
 	}
 	if err := n.Prober.Reconfigure(next.Redirects, next.LocalAddresses()); err != nil {
