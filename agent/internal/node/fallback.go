@@ -168,9 +168,11 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	}
 }
 
-// forgetFallback removes the fault and the metric of a fallback that is no longer checked, because no later check would clear them.
+// forgetFallback removes the results of a fallback that is no longer checked, because no later check would clear them.
 func (n *Node) forgetFallback(addr netip.Addr) {
 	n.mu.Lock()
+	delete(n.verified, addr)
+	delete(n.lost, addr)
 	delete(n.faults, "fallback "+addr.String())
 	n.mu.Unlock()
 	n.Recorder.FallbackGone(addr)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -60,9 +61,7 @@ func TestFallbackThatGoesIsNoFault(t *testing.T) {
 		if n.Status().Faults["fallback 10.96.0.10"] == "" {
 			t.Fatal("a fallback that fails is no fault")
 		}
-		next := plainPlan()
-		next.Redirects = []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.11"), Steering: steer2}}
-		next.Server.Addresses = next.Addresses()
+		next := movedCluster()
 		w.set(func() { w.prove = func() error { return nil } })
 		n.Set(next, taken(true))
 		pass(10 * time.Second)
@@ -83,7 +82,18 @@ func TestFallbackThatGoesIsNoFault(t *testing.T) {
 		n.Set(next, taken(true))
 		pass(10 * time.Second)
 		gone("fallback 10.96.0.11")
+		if proven := n.Status().Proven; len(proven) > 0 {
+			t.Errorf("still proven without a plan that steers: %v", proven)
+		}
 	})
+}
+
+// movedCluster is plainPlan with another cluster DNS address.
+func movedCluster() plan.Plan {
+	next := plainPlan()
+	next.Redirects = []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.11"), Steering: steer2}}
+	next.Server.Addresses = next.Addresses()
+	return next
 }
 
 func TestProofFromBeforeARebootCountsAtOnce(t *testing.T) {
@@ -157,6 +167,12 @@ func TestFallbackIsLost(t *testing.T) {
 		if n.isVerified(vip) {
 			t.Error("still proven")
 		}
+		n.Set(movedCluster(), taken(true))
+		pass(time.Second)
+		if lost := n.fallback(vip).Lost; lost != "" {
+			t.Errorf("lost is a fallback that no plan has: %s", lost)
+		}
+		n.Set(plainPlan(), taken(true))
 		w.set(func() { w.prove = func() error { return nil } })
 		pass(time.Minute)
 		w.forget()
