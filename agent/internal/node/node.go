@@ -125,7 +125,7 @@ type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	LeaseGone(addr netip.Addr, p steer.Protocol) // the agent no longer serves this address and protocol
 	Probe(result string)                         // a prober.Failure; prober.None for success
-	LeaseLost(reason string)                     // a held lease was lost: by a prober.Failure, or lostUpstream
+	LeaseLost(reason string)                     // why a held lease was lost: a prober.Failure, or lostUpstream
 	Repair(kind string)
 	Reload(ok bool)
 	FallbackVerified(clusterDNS netip.Addr, ok bool)

@@ -94,7 +94,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 	}
 	atOnce := maxSteering
 	if p.backend.Caps().Programs {
-		atOnce = 1 // iptables programs wait for each other's lock anyway
+		atOnce = 1 // iptables programs wait for each other anyway
 	}
 	var mu sync.Mutex // guards counts and errs
 	var wg sync.WaitGroup

@@ -37,7 +37,7 @@ type Iptables struct {
 	// last is the description that this check wrote or found; "" if it failed. good is the fingerprint of the kernel's rules
 	// then; "" if it is not known, or if they still differed.
 	last, good string
-	sizes      string    // sizes of iptables-legacy's tables after that check
+	sizes      string    // sizes of iptables-legacy's tables when that check last computed the fingerprint
 	compared   time.Time // when the fingerprint was last computed by that check, or found equal to good
 	// printed has the rules of each of our chains as the programs printed them right after last writing it, by script.key. Later
 	// checks compare the whole text: a chain in which another program replaced a rule has the same number of rules.
