@@ -24,7 +24,7 @@
 {{- $_ := set $at (last $keys) $left }}
 {{- end }}
 
-{{- /* pod gives each container its image, each folder of the host its place, and the pod what the values want of every pod. */}}
+{{- /* pod sets each container's image, the paths of the host's folders, and the values that apply to every pod. */}}
 {{- define "neardns.pod" }}
 {{- $values := .root.Values }}{{ $image := $values.image }}
 {{- $platform := include "neardns.platform" .root | fromYaml }}
@@ -72,7 +72,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* workload gives the pods of a DaemonSet, Deployment or StatefulSet what the values want of them. */}}
+{{- /* workload applies the values to the pods of a DaemonSet, Deployment or StatefulSet. */}}
 {{- define "neardns.workload" }}
 {{- if has .object.kind (list "DaemonSet" "Deployment" "StatefulSet") }}
 {{- include "neardns.pod" (dict "root" .root "pod" .object.spec.template.spec) }}
@@ -91,7 +91,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* platform is the values' row of files/platforms.yaml, with what the values name themselves. */}}
+{{- /* platform is the row of files/platforms.yaml for the value platform, with the values paths and kubeDNSCorefile over it. */}}
 {{- define "neardns.platform" }}
 {{- $row := index (.Files.Get "files/platforms.yaml" | fromYaml) .Values.platform }}
 {{- range $key, $value := .Values.paths }}{{ if $value }}{{ $_ := set $row $key (trimPrefix "none" $value) }}{{ end }}{{ end }}
@@ -115,7 +115,7 @@
   "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_"))) }}
 {{- end }}
 
-{{- /* over puts fields over those of another mapping, field by field; null takes one away. What is as in base is left out. */}}
+{{- /* over writes the fields of one mapping over those of another, field by field; null removes a field. Fields that equal those in base are skipped. */}}
 {{- define "neardns.over" }}
 {{- $into := .into }}{{ $base := default dict .base }}
 {{- range $key, $value := .from }}
