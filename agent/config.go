@@ -21,7 +21,8 @@ import (
 
 // configFlag adds the flag --config, which every command that reads the configuration has.
 func configFlag(c *cobra.Command) (path *string) {
-	return c.Flags().String("config", "", "NodeConfig `FILE`; without it, each value is detected on the node or is the default")
+	return c.Flags().String("config", "", "NodeConfig `FILE`; without it: the running agent's configuration, if the command reads one, "+
+		"else values detected on the node and defaults")
 }
 
 // loadConfig loads the configuration. Its errors have exit code 2.

@@ -139,8 +139,8 @@ func TestWhoMayTakeOver(t *testing.T) {
 	}
 	plain := []string{"node", "--config", n.configFile()}
 	refused("a plain start", []string{"stop it first, or start with --take-over"}, plain...)
-	refused("an older pod", []string{"it is not older: its pod started "}, append(plain, "--pod-dir", n.path("older"))...)
-	refused("the same pod", []string{"it is not older"}, append(plain, "--pod-dir", n.path("newer"))...)
+	refused("an older pod", []string{"the active agent's pod is not older: it started "}, append(plain, "--pod-dir", n.path("older"))...)
+	refused("the same pod", []string{"is not older"}, append(plain, "--pod-dir", n.path("newer"))...)
 	refused("cleanup", []string{"stop it first"}, "cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
 	if diff := cmp.Diff(before, n.static()); diff != "" {
 		t.Errorf("the node was changed (-before +after):\n%s", diff)

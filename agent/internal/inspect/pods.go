@@ -95,7 +95,7 @@ func sortViews(views []PodView) {
 // PodsText returns the pods as a table. Control characters are replaced, because names come from other programs.
 func PodsText(views []PodView) string {
 	if len(views) == 0 {
-		return "no pods: none was made since the plugin is in the network's list\n"
+		return "no pods: the state folder has no pod file\n"
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

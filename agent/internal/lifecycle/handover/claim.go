@@ -44,7 +44,7 @@ func (c Claim) CheckTakeover(active Claim) error {
 	case c.TakeOver, c.Born > active.Born:
 		return nil
 	}
-	return fmt.Errorf("it is not older: its pod started %s later", time.Duration(active.Born-c.Born).Round(time.Millisecond))
+	return fmt.Errorf("the active agent's pod is not older: it started %s later", time.Duration(active.Born-c.Born).Round(time.Millisecond))
 }
 
 func (c Claim) check() error {

@@ -227,7 +227,7 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 	var refused *RefusedError
-	if _, err := r.take(&side{}, Claim{Instance: "still-older", PID: 1, Born: 50}); !errors.As(err, &refused) || refused.Later || !strings.Contains(err.Error(), "process 7 (version v1, since 2001-09-09T01:46:40Z) refused: it is not older") {
+	if _, err := r.take(&side{}, Claim{Instance: "still-older", PID: 1, Born: 50}); !errors.As(err, &refused) || refused.Later || !strings.Contains(err.Error(), "process 7 (version v1, since 2001-09-09T01:46:40Z) refused: the active agent's pod is not older") {
 		t.Errorf("an older one: %v", err)
 	}
 	<-r.holder.ended
@@ -250,7 +250,7 @@ func TestOtherVersion(t *testing.T) {
 		born string
 		want string
 		room bool
-	}{{"200", "handover version 1, not 2, and ends instead", true}, {"50", "it is not older", false}} {
+	}{{"200", "handover version 1, not 2, and ends instead", true}, {"50", "is not older", false}} {
 		r := newRig(t)
 		c := r.dial(t)
 		if _, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`)); err != nil {
