@@ -10,10 +10,10 @@ import (
 
 // The host's rules send a query to the agent in the prerouting hook, before the host's own filters. If a filter then drops queries of one
 // pod (an egress policy that allows only kube-dns, a firewall zone), that pod would never get an answer, although the agent is healthy and
-// the prober's queries renew the lease. Therefore the rules record each client whose query they deliver (set asked), and, after all filters
-// of the input hook, each client whose query arrived (set heard). If a client's queries are recorded in asked but not in heard, the agent
-// adds the client to the sets suspect and bypass, by a control packet with the client's addresses. While a client is in bypass, the rules
-// treat it as if there were no lease.
+// the prober's queries renew the lease. Therefore the rules record each client whose query they deliver (set asked, the delivery record),
+// and, after all filters of the input hook, each client whose query arrived (set heard, the arrival record). If a client's queries are in
+// the delivery record but not in the arrival record, the agent adds the client to the sets suspect and bypass, by a control packet with the
+// client's addresses. While a client is in bypass, the rules treat it as if there were no lease.
 //
 // When the client's time in bypass is over, or the agent has sent Release, the rules deliver one of its queries as a trial, and put
 // the client back into bypass at once. If the query passes the filters, the rules remove the client from suspect and bypass; if
@@ -24,17 +24,17 @@ import (
 
 // Timeouts and sizes of the four sets.
 const (
-	// askedMemory is the timeout of the set asked. It must be longer than the time between two reads by the agent. An agent that was stopped
-	// and reads late finds nothing, which does no harm.
+	// askedMemory is the timeout of the delivery record. It must be longer than the time between two reads by the agent. An agent that was
+	// stopped and reads late finds nothing, which does no harm.
 	askedMemory = time.Minute
 	// heardMemory is the timeout of the set heard. It is longer, so that a client whose queries all arrive never expires from heard
 	// first.
 	heardMemory = 2 * time.Minute
 	// askedBound is the size of the sets asked, suspect and bypass: several times the pods of a node (110 by default) times their IP families,
-	// protocols and steering addresses. If asked is full, further clients are not recorded, and nothing else changes for them.
+	// protocols and steering addresses. If the delivery record is full, further clients are not recorded, and nothing else changes for them.
 	askedBound = 4096
-	// heardBound is the size of the set heard: more different clients than asked can have had during heardMemory, which is three times the
-	// size of asked. So heard is never the first to be full, which would make suspects.
+	// heardBound is the size of the set heard: more different clients than the delivery record can have had during heardMemory, which is three
+	// times its size. So heard is never the first to be full, which would make suspects.
 	heardBound = 4 * askedBound
 	// suspectMemory is how long a suspect that sends no query is remembered after its last failed trial.
 	suspectMemory = 40 * time.Minute
