@@ -1,11 +1,11 @@
 // Package node is the control loop of the agent on one node: it reconciles link, addresses, host rules, server, prober and leases with
 // the plan.
 //
-// Its invariant: a UDP query or a new TCP connection reaches the agent's socket only while that socket has just answered a probe that took
-// the pods' path. The package decides only the order of changes, the retries, and when a lease is renewed or withdrawn; small interfaces
-// hide the parts that do the work. One goroutine changes link, rules and server, and one goroutine per target probes it and renews its
-// lease. At the end the leases are withdrawn, unless a successor keeps them, and the server stops; link and host rules stay, because pods
-// keep sending to the agent's addresses. The package reads no configuration: New and Set take the plan.
+// Its invariant: a pod's UDP query or new TCP connection reaches the agent's socket only while that socket has just answered a probe that
+// took the pods' path. The package decides only the order of changes, the retries, and when a lease is renewed or withdrawn; small
+// interfaces hide the parts that do the work. One goroutine changes link, rules and server, and one goroutine per target probes it and
+// renews its lease. At the end the leases are withdrawn, unless a successor keeps them, and the server stops; link and host rules stay,
+// because pods keep sending to the agent's addresses. The package reads no configuration: New and Set take the plan.
 //
 // Failure policy: the loop retries a failed step until it succeeds, with a bounded backoff, and logs the error of a part when its text
 // changes. Without a running server no probe is answered, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the
