@@ -49,12 +49,13 @@ func autoExcludes(conf *config.Node, signs nodeSigns) string {
 	return ""
 }
 
-// readNodeSigns reads the signs of this process's network namespace. proc is /proc, or a folder like it in tests.
+// readNodeSigns reads the signs of this thread's network namespace. proc is /proc, or a folder like it in tests. /proc/net is that of the
+// process's first thread, which may be in a pod's namespace for a moment.
 func readNodeSigns(proc string) (s nodeSigns) {
 	var errs [3]error
 	s.links, errs[0] = linkNames(filepath.Join(proc, "sys/net/ipv4/conf"))
-	s.queues, errs[1] = bound(filepath.Join(proc, "net/netfilter/nfnetlink_queue"))
-	s.groups, errs[2] = bound(filepath.Join(proc, "net/netfilter/nfnetlink_log"))
+	s.queues, errs[1] = bound(filepath.Join(proc, "thread-self/net/netfilter/nfnetlink_queue"))
+	s.groups, errs[2] = bound(filepath.Join(proc, "thread-self/net/netfilter/nfnetlink_log"))
 	s.err = errors.Join(errs[:]...)
 	return s
 }
