@@ -60,7 +60,7 @@ type kernel struct {
 	fault      string    // why kernel hits do not work although the configuration enables them
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
 	paused     bool      // a handover is under way or done
-	swept      bool      // disable has tried to remove the pinned programs and maps, and openLevel has not succeeded since
+	swept      bool      // disable has tried to remove the pinned programs and maps, and openLevel was not called since
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
@@ -149,6 +149,7 @@ func automatic(conf *config.Node) bool { return conf.KernelHits.Mode == config.K
 
 // openLevel loads the BPF program and its maps, and tests them before the program is attached to a pod's link.
 func (k *kernel) openLevel() error {
+	k.swept = false // even if the rest fails, programs and maps may be pinned
 	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.transparent != nil, Log: k.log})
 	if err != nil {
 		return err
@@ -171,7 +172,7 @@ func (k *kernel) openLevel() error {
 	if k.transparent != nil {
 		k.stopMirror = k.transparent.listen(level)
 	}
-	k.fault, k.swept, k.broken = "", false, nil
+	k.fault, k.broken = "", nil
 	k.log.Info("kernel program for hits loaded and tested; it is attached to pods' links next", "mode", k.conf().KernelHits.Mode)
 	return nil
 }
