@@ -34,7 +34,8 @@ func programRuns(stats *iptables.Stats) prometheus.Collector {
 		"Runs of iptables' programs on the host, by result; locked: another program kept the lock for too long.", "result")
 	took := s.Counter("neardns_iptables_run_seconds_total", "Time that these runs took together, waiting for locks included.")
 	return s.Read(func(to chan<- prometheus.Metric) {
-		failed, locked := stats.Failed.Load(), stats.Locked.Load()
+		// A run is counted in the opposite order, so no difference is negative if one ends meanwhile.
+		locked, failed := stats.Locked.Load(), stats.Failed.Load()
 		runs.Send(to, float64(stats.Runs.Load()-failed), "ok")
 		runs.Send(to, float64(failed-locked), "failed")
 		runs.Send(to, float64(locked), "locked")
