@@ -3,6 +3,9 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,7 +13,21 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
 	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
 )
+
+// The -conf file is written again at the next reload, also if the template is still the same.
+func TestCorefileIsWrittenAgain(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "coredns")
+	c := &nodeCache{log: slog.New(slog.DiscardHandler), opts: nodecache.Options{Corefile: filepath.Join(folder, "Corefile")}}
+	testutil.Must(t, os.WriteFile(folder, nil, 0o600)) // a file instead of the folder
+	c.write("template")
+	testutil.Must(t, os.Remove(folder))
+	c.write("template")
+	if text, err := os.ReadFile(c.opts.Corefile); string(text) != "template" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+}
 
 // Faults are counted under the label values that node-cache's alerts use.
 func TestFaultsByNodeCachesNames(t *testing.T) {

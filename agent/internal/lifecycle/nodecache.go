@@ -90,11 +90,10 @@ type nodeCache struct {
 	linked   chan struct{} // closed after the first attempt to make the link and its addresses, even if it failed
 	once     sync.Once     // closes linked
 
-	mu      sync.Mutex // guards the fields below, and is held while follow runs
-	loaded  bool       // a template was valid at least once
-	written string     // the Corefile text of the last attempt to write the -conf file
-	survey  nodecache.Survey
-	follow  func() // starts and stops HTTP endpoints as flags and template now name them; nil until serve is called
+	mu     sync.Mutex // guards the fields below, and is held while follow runs
+	loaded bool       // a template was valid at least once
+	survey nodecache.Survey
+	follow func() // starts and stops HTTP endpoints as flags and template now name them; nil until serve is called
 }
 
 // read returns the parts of a NodeConfig that the agent uses. They come from flags, so every call returns the same.
@@ -219,12 +218,11 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	return up, err
 }
 
-// write writes the filled-in template to the -conf file, for people to read. The agent does not read that file. The caller holds mu.
+// write writes the filled-in template to the -conf file, for people to read. The agent does not read that file.
 func (c *nodeCache) write(text string) {
-	if c.opts.Corefile == "" || c.written == text {
+	if c.opts.Corefile == "" {
 		return
 	}
-	c.written = text
 	if err := replaceFile(c.opts.Corefile, text); err != nil {
 		c.log.Warn("cannot write the filled-in Corefile template to its file, which only people read", "err", err)
 	}
