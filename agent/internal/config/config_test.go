@@ -396,8 +396,8 @@ func TestDiff(t *testing.T) {
 		{"same, otherwise written", head + "redirects: [{clusterDNS: 10.96.0.10, steering: 169.254.20.11}]\nclusterDomain: CLUSTER.local.\n", nil, nil},
 		{"reload", base + "cache: {entries: 2000}\nstubDomains: {a.b: [10.1.1.1]}\nlog: {level: debug}\nsnippets: {.: log}\n",
 			[]string{"stubDomains", "cache.entries", "log.level", "snippets"}, nil},
-		{"restart", head + "redirects: [10.96.0.20]\nlease: {renew: 100ms}\nstateDir: /run/other\n",
-			[]string{"redirects", "upstreams.cluster", "lease.renew"}, []string{"stateDir"}},
+		{"restart", head + "redirects: [10.96.0.20]\nlease: {renew: 100ms}\nlog: {format: json}\nstateDir: /run/other\n",
+			[]string{"redirects", "upstreams.cluster", "lease.renew"}, []string{"log.format", "stateDir"}},
 		{"the file behind corefile", base + "corefile: /etc/Corefile\n", []string{"corefile"}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

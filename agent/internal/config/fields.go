@@ -71,7 +71,7 @@ func table() []field {
 		listen("listen.health", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Health }),
 		boolean("listen.namespaces", restart, func(n *Node) *bool { return &n.Listen.Namespaces }),
 		logLevel("log.level", reload),
-		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, configfile.OneOf(LogText, LogJSON)),
+		text("log.format", restart, func(n *Node) *string { return &n.Log.Format }, configfile.OneOf(LogText, LogJSON)),
 		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, configfile.OneOf(QueriesOff, QueriesErrors, QueriesAll)),
 		text("steer.mode", reload, func(n *Node) *string { return &n.Steer.Mode }, configfile.OneOf(SteerAll, SteerNamespaces, SteerAnnotated,
 			SteerNone)),
