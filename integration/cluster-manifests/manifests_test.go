@@ -13,7 +13,7 @@ import (
 // head stands before what is rendered of the base, for those who apply one file.
 const head = `# neardns on every node, in one file: kubectl apply -f neardns.yaml
 #
-# This is what kubectl kustomize install/base prints, where the reasons for all of it stand; make update-golden writes it. Before:
+# This is what kubectl kustomize install/base prints; the comments there have the reasons. make update-golden writes it. Before:
 # see that kube-proxy (or what stands for it) runs on the nodes. After: pods that start from then on are steered, and
 # those that run, five a second on each node (adoptPods). To remove: kubectl delete -f neardns.yaml, then kubectl apply -k
 # install/uninstall. Deleting alone leaves rules that send every query to kube-dns: DNS works, uncached.
