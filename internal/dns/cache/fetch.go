@@ -207,6 +207,16 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 	q.written = true
 	t := c.take(q, res)
 	q.failure = t.failure
+	if t.refreshes && !t.kept && !t.failure && q.query.rd { // without RD, the upstream's answer may be incomplete
+		// The answer may show that an address is gone or that an alias has changed (RFC 8767, section 4).
+		now := c.store.Now()
+		success, denied := c.space.Peek(&q.query.key)
+		for _, e := range []*answers.Entry{success, denied} {
+			if e != nil && (e.Left(now) <= 0 || failed(e.Rcode())) {
+				c.space.Remove(e)
+			}
+		}
+	}
 	if q.flight != nil && (t.entry != nil || t.refreshes) {
 		q.flight.settle(t.entry, t.ttl, t.kept || t.held, t.refreshes)
 	}

@@ -106,22 +106,12 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	return t
 }
 
-// pass handles an answer that is not stored and goes only to the client whose query was forwarded. Even so, it removes the key's entries
-// that are stale or failures (RFC 8767, section 4): the answer may show that an address is gone or that an alias has changed.
+// pass handles an answer that is not stored and goes only to the client whose query was forwarded.
 func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
-	if q.query.rd { // without RD, the upstream's answer may be incomplete
-		now := c.store.Now()
-		success, denied := c.space.Peek(&q.query.key)
-		for _, e := range []*answers.Entry{success, denied} {
-			if e != nil && (e.Left(now) <= 0 || failed(e.Rcode())) {
-				c.space.Remove(e)
-			}
-		}
-	}
-	if !q.background {
-		return taken{} // the client gets the upstream's own answer
-	}
 	t := taken{ttl: ttl, refreshes: true}
+	if !q.background {
+		return t // the client gets the upstream's own answer
+	}
 	if !res.Truncated && res.Rcode <= 15 { // otherwise the client that waits sends its own query
 		t.entry = c.entry(q, class, res, ttl)
 	}
