@@ -38,6 +38,7 @@ options:
 		{"a lone dot", "search: [., a.b]", `{"search":[".","a.b"]}`},
 		{"letters of other scripts, in quotes", "a: 'größe 名'", `{"a":"größe 名"}`},
 		{"a word", "hello-world", `"hello-world"`},
+		{"dashes behind the first character", "searches: [a-b.example, x-ray, -up, a--b, a-]", `{"searches":["a-b.example","x-ray","-up","a--b","a-"]}`},
 		{"a zone", "- fe80::1%eth0\n", `["fe80::1%eth0"]`},
 		{"ends of lines as on Windows", "a: b\r\nc: d\r\n", `{"a":"b","c":"d"}`},
 		{"names that begin with a digit", "- 3com.example\n- 10.in-addr.arpa\n", `["3com.example","10.in-addr.arpa"]`},

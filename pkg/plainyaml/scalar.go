@@ -188,7 +188,7 @@ func (s *scanner) plain(out *bytes.Buffer, word string) error {
 	for i, c := range []byte(word) {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '/':
-		case c == '-' && len(word) > 1 && word[1] != '-': // neither a lone dash, which begins a list item, nor ---, which begins a document
+		case c == '-' && (i > 0 || len(word) > 1 && word[1] != '-'): // a lone dash begins a list item, and --- a document
 		case c == '%' && i > 0: // at the start of a line, % begins a YAML directive
 		case c == ':': // a colon at the end of a word would end a key; the check above refuses it
 		case c == '-' || c == '%':
