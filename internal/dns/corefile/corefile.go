@@ -207,11 +207,12 @@ func blockZones(keys []string, port uint16) ([]string, error) {
 
 // checkBufsize returns an error if an operator's bufsize exceeds the maximum size of UDP answers to pods.
 func checkBufsize(tokens []caddyfile.Token, most uint16) error {
-	if len(tokens) < 2 {
-		return nil // absent, or CoreDNS's default of 1232
+	n := 1232 // CoreDNS's default
+	if len(tokens) > 1 {
+		n, _ = strconv.Atoi(tokens[1].Text) // CoreDNS refuses a word
 	}
-	if n, err := strconv.Atoi(tokens[1].Text); err == nil && n > int(most) {
-		return fmt.Errorf("line %d: bufsize %d: answers over UDP may have %d bytes at most", tokens[1].Line, n, most)
+	if len(tokens) > 0 && n > int(most) {
+		return fmt.Errorf("line %d: bufsize %d: answers over UDP may have %d bytes at most", tokens[0].Line, n, most)
 	}
 	return nil
 }

@@ -185,6 +185,8 @@ func TestRenderRefuses(t *testing.T) {
 			"server block .:5300: the agent serves port 53: take out the port"},
 		{"override transport", func(c *Config) { c.Override = "tls://. {\n forward . 9.9.9.9\n}" }, "take out tls://"},
 		{"override bufsize", func(c *Config) { c.Override = ". {\n bufsize 4096\n}" }, "corefile: line 2: bufsize 4096: answers over UDP may have 1232"},
+		{"override bufsize, its default", func(c *Config) { c.BufferSize, c.Override = 1000, ". {\n bufsize\n}" },
+			"corefile: line 2: bufsize 1232: answers over UDP may have 1000"},
 		{"override probe zone", func(c *Config) { c.Override = "probe.neardns.invalid {\n log\n}" }, "this zone is the agent's prober's"},
 		{"override probe", func(c *Config) { c.Override = ". {\n probe x\n}" }, "Unknown directive 'probe'"},
 	} {
