@@ -81,10 +81,9 @@ func (k *Keeper) Run(ctx context.Context) {
 		if b := k.Boot().Since; b > 0 && boot > 0 {
 			if d := (b - boot) - now.Sub(mono); d > time.Second {
 				k.Store.Slept(d)
+				boot, mono = b, now // not otherwise, so that shorter suspends add up
 			}
-			boot = b
 		}
-		mono = now
 		if now.Sub(swept) >= sweepEvery {
 			k.Store.Sweep()
 			swept = now

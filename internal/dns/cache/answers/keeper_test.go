@@ -225,6 +225,17 @@ func TestKeeperRuns(t *testing.T) {
 		if gone := before - e.Left(k.Store.Now()); gone < 3600 || gone > 3602 {
 			t.Errorf("an hour of sleep took %d s of a TTL", gone)
 		}
+		late := func() time.Duration {
+			return time.Since(begun) + time.Duration(slept.Load()) - time.Duration(k.Store.Now())
+		}
+		was := late()
+		for range 2 { // two suspends, neither of which is corrected by itself
+			slept.Add(int64(600 * time.Millisecond))
+			<-time.After(sleepCheck)
+		}
+		if d := late() - was; d != 0 {
+			t.Errorf("after two short suspends the store's clock is %v late", d)
+		}
 		stop()
 		<-done
 	})
