@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"io"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,13 +169,12 @@ func names(p string) []string {
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
 	for _, p := range w.paths {
-		data, err := atomicfile.Read(p, math.MaxInt32)
-		length := int64(len(data))
-		if err != nil {
-			length = -1
+		length := int64(-1)
+		if f, err := atomicfile.Open(p, os.O_RDONLY); err == nil {
+			length, _ = io.Copy(digest, f) // never all of it in memory: a geo database has 70 MB
+			_ = f.Close()                  // it was only read
 		}
 		_ = binary.Write(digest, binary.BigEndian, length) // a hash never fails
-		digest.Write(data)
 		for _, name := range names(p) {
 			digest.Write([]byte(name + "\x00"))
 		}

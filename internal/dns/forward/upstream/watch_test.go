@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -69,6 +70,25 @@ func ticked(t *testing.T, ticks <-chan struct{}, what string) {
 	t.Helper()
 	t.Log("waits for: ", what)
 	testutil.Receive(t, ticks)
+}
+
+// TestLargeFile: a file is compared without holding it in memory; a geo database has 70 MB.
+func TestLargeFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "large")
+	must(t, os.WriteFile(path, nil, 0o644))
+	must(t, os.Truncate(path, 16<<20))
+	w := &watcher{paths: []string{path}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first := w.content()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("it allocated %d bytes", n)
+	}
+	must(t, os.Truncate(path, 16<<20+1))
+	if w.content() == first {
+		t.Error("another length is no change")
+	}
 }
 
 // TestSameContentIsNoChange: files that were touched or replaced, and hold what they held, make no tick; nor do a folder's files that hold
