@@ -263,7 +263,7 @@ func (l *Offloader) clocksAgree() bool {
 // only queries with neither flag.
 func section(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
 
-// revoke implements answers.Store.OnRevoke.
+// revoke is the function that the Offloader passes to answers.Store.OnRevoke.
 func (l *Offloader) revoke(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()

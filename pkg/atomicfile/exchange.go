@@ -33,8 +33,8 @@ type Exchanger struct{ Prefix string }
 // folder for a network's configuration.
 const tempSuffix = ".tmp"
 
-// The names of temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the text of
-// the file's owner. placedPrefix is for the new contents, asidePrefix for a file that is moved away to be removed.
+// The names of complete temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the
+// text of the file's owner. placedPrefix is for the new contents, asidePrefix for a file that is moved away to be removed.
 func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // followed by the new contents' digest, a dash, the file's name
 func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // followed by the file's name
 

@@ -15,7 +15,7 @@ import (
 // Level is where an answer came from.
 type Level uint32
 
-// The levels. Hit and Stale are answers from the cache.
+// The levels.
 const (
 	Miss  Level = iota // answered by an upstream or by the configuration, or not answered
 	Hit                // answered from the cache within the TTL, or by the upstream after the cache found an expired entry
