@@ -101,9 +101,14 @@ func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contend
 		p.took(jobs)
 	case kind == rfc2136.Prerequisite:
 		return true, false
-	case rfc2136.Unsure(err), kind == rfc2136.Unreachable, ctx.Err() != nil:
+	case ctx.Err() != nil:
+		return false, true
+	case rfc2136.Unsure(err), kind == rfc2136.Unreachable:
 		if rfc2136.Unsure(err) {
 			p.fence()
+		}
+		for _, j := range jobs {
+			p.refused(j, err)
 		}
 		return false, true
 	case len(jobs) > 1:
@@ -185,12 +190,14 @@ func result(err error) string {
 	return string(rfc2136.KindOf(err))
 }
 
-// refused records that the server refused a host's message, and when to try again.
+// refused records that the server refused a host's message, or gave no usable answer, and when to try again.
 func (p *Publisher) refused(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := j.host
-	h.drops++
+	if h.drops++; h.drops == 1 && rfc2136.Unsure(err) {
+		return // the change may be in the zone: read that, and if it is not, try once more without a pause
+	}
 	h.next = time.Now().Add(p.later(h.drops - 1))
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
 }

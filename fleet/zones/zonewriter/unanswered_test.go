@@ -1,0 +1,104 @@
+package zonewriter
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// A program between cluster and primary lets reads pass, and no update or none of their answers. The host waits after the second try,
+// longer each time, and its status and one log line have the reason.
+func TestUpdatesWithoutAnswer(t *testing.T) {
+	const origin, most = "shared.example.", 16 // two tries at once, then pauses of 10 s, 20 s, ..., 15 min
+	soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		reason    rfc2136.Kind
+		heartbeat time.Duration
+		treat     func(c *dns.Conn, m *dns.Msg) // an update; the connection is closed then
+	}{
+		"reset":       {rfc2136.NoAnswer, 0, func(*dns.Conn, *dns.Msg) {}},
+		"dropped":     {rfc2136.NoAnswer, 0, func(c *dns.Conn, _ *dns.Msg) { _, _ = c.ReadMsg() }},
+		"unusable":    {rfc2136.BadAnswer, 0, func(c *dns.Conn, m *dns.Msg) { _ = c.WriteMsg(m) }},
+		"unreachable": {rfc2136.Unreachable, 0, nil},
+		"heartbeats":  {rfc2136.NoAnswer, 5 * time.Minute, func(*dns.Conn, *dns.Msg) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				dials := 0
+				var failed atomic.Int64
+				lost := func() {
+					if failed.Add(1) > 1000 { // else the loop would not let the clock move
+						cancel()
+					}
+				}
+				serve := func(conn net.Conn) {
+					far := &dns.Conn{Conn: conn}
+					defer far.Close()
+					m, err := far.ReadMsg()
+					if err != nil {
+						return
+					}
+					if m.Opcode == dns.OpcodeUpdate {
+						lost()
+						c.treat(far, m)
+						return
+					}
+					answer := new(dns.Msg).SetReply(m)
+					answer.Answer = []dns.RR{soa, soa}
+					_ = far.WriteMsg(answer)
+				}
+				var logged bytes.Buffer
+				p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"},
+					Heartbeat: c.heartbeat, Poll: time.Hour, Log: slog.New(slog.NewTextHandler(&logged, nil)),
+					Dial: func(context.Context, string, string) (net.Conn, error) {
+						if dials++; c.treat == nil && dials%2 == 0 { // reads and updates take turns
+							lost()
+							return nil, errors.New("cut off")
+						}
+						near, far := net.Pipe()
+						go serve(far)
+						return near, nil
+					}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Set(zone.Publication{Host: "www." + origin, Strategy: zone.Simple, TTL: 60,
+					Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}); err != nil {
+					t.Fatal(err)
+				}
+				p.Run(ctx)
+				limit := most
+				if c.heartbeat > 0 {
+					limit += int(time.Hour / (24 * time.Second)) // a heartbeat rests for at least that long after a failure
+				}
+				if n := int(failed.Load()); n > limit {
+					t.Errorf("%d updates within an hour, want at most %d", n, limit)
+				}
+				if st, _ := p.Status("www." + origin); st.Conflict == nil || st.Conflict.Reason != zone.Reason(c.reason) || st.Attempt < 2 {
+					t.Errorf("%+v: %+v", st, st.Conflict)
+				}
+				if n := strings.Count(logged.String(), "a host's records are not as wanted"); n != 1 {
+					t.Errorf("%d lines are logged about the host, want 1:\n%s", n, logged.String())
+				}
+			})
+		})
+	}
+}
