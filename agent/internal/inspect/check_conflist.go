@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
@@ -39,7 +40,7 @@ func (in *Inspector) network(redirects []steer.Redirect) network {
 			continue
 		}
 		path := filepath.Join(in.CNIConf, f.Name())
-		data, err := os.ReadFile(path)
+		data, err := atomicfile.Read(path, 1<<20) // refuses a pipe, which would block os.ReadFile
 		if err != nil {
 			n.err = err
 			return n
