@@ -167,7 +167,8 @@ func checkFallback(f *facts, r *findings) string {
 		r.unreadable(f.verifiedErr)
 		return ""
 	}
-	for _, addr := range f.clusterDNS() {
+	for _, path := range f.want.Fallbacks() {
+		addr := path.ClusterDNS
 		verified, fault := slices.Contains(f.verified, addr), f.agent.Faults["fallback "+addr.String()]
 		var failed string
 		for _, result := range f.fallbacks {

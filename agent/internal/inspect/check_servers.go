@@ -135,7 +135,8 @@ func checkUpstreams(f *facts, r *findings) string {
 // remedyForUpstreams returns what to do if the agent cannot query kube-dns from the node itself. It infers the cause from the error text
 // and from whether the fallback works.
 func remedyForUpstreams(f *facts, why string) string {
-	verified := slices.ContainsFunc(f.clusterDNS(), func(a netip.Addr) bool { return f.agent.Faults["fallback "+a.String()] == "" })
+	works := func(b plan.Fallback) bool { return f.agent.Faults["fallback "+b.ClusterDNS.String()] == "" }
+	verified := slices.ContainsFunc(f.want.Fallbacks(), works)
 	switch {
 	case strings.Contains(why, "not permitted"):
 		return "let the host itself query kube-dns: its firewall's OUTPUT drops udp and tcp port 53 to the cluster DNS address or to " +

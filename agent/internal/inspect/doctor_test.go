@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -22,6 +25,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -133,6 +137,12 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"kernel-hits-auto-not": func(f *facts) {
 			f.agent.KernelHits = &node.KernelHits{Auto: true, Fault: "load the program: operation not permitted"}
+		},
+		"on-link": func(f *facts) {
+			f.want.Arrangement, f.want.Redirects = plan.OnLink, nil
+			f.want.Locals = []steer.Local{{Address: vip, ClusterDNS: vip, Service: true}}
+			f.leases = []steer.LeaseState{{Address: vip, Protocol: steer.UDP}, {Address: vip, Protocol: steer.TCP}}
+			f.fallbacks, f.upstreams, f.compared = nil, f.upstreams[1:], nil
 		},
 		"transparent": func(f *facts) {
 			f.want.Arrangement, f.want.Redirects, f.leases, f.present = plan.Transparent, nil, nil, false
@@ -274,6 +284,15 @@ func faultyNodes() map[string]func(*facts) {
 	}
 }
 
+// A pipe in the folder of the CNI configuration is an error, and does not block the doctor.
+func TestPipeInsteadOfNetwork(t *testing.T) {
+	dir := t.TempDir()
+	testutil.Must(t, unix.Mkfifo(filepath.Join(dir, "10-a.conflist"), 0o600))
+	if n := (&Inspector{CNIConf: dir}).network(nil); n.err == nil || !strings.Contains(n.err.Error(), "no regular file") {
+		t.Errorf("a pipe instead of a network: %v", n.err)
+	}
+}
+
 func TestTexts(t *testing.T) {
 	for name, change := range faultyNodes() {
 		t.Run(name, func(t *testing.T) {
@@ -290,7 +309,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
 		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true, "kernel-hits": true, "kernel-hits-not": true,
 		"kernel-hits-auto": true, "kernel-hits-auto-not": true,
-		"transparent": true, "transparent-off": true, "transparent-fails": true}
+		"on-link": true, "transparent": true, "transparent-off": true, "transparent-fails": true}
 	for name, change := range faultyNodes() {
 		f := healthy()
 		change(f)

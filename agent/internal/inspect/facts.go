@@ -128,8 +128,6 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	return f
 }
 
-func (f *facts) clusterDNS() []netip.Addr { return steer.ClusterDNS(f.want.Redirects) }
-
 func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
 
 // holder returns the PID that the lock file names, if a program of neardns runs with it, and 0 otherwise. It does not try to take the lock,
