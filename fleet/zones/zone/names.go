@@ -31,8 +31,8 @@ func lower(name string) string {
 	return dns.CanonicalName(name)
 }
 
-// checkName returns an error unless a name is absolute, in lower case, at most 253 characters long without the final dot, and has only
-// labels of RFC 1123; punycode is allowed.
+// checkName returns an error unless a name is absolute, in lower case, so short that it fits in one string of a claim (target=NAME), and
+// has only labels of RFC 1123; punycode is allowed.
 func checkName(name string) error {
 	if name == "." || !strings.HasSuffix(name, ".") {
 		return fmt.Errorf("%q is no absolute name", name)
@@ -42,8 +42,8 @@ func checkName(name string) error {
 			return fmt.Errorf("label %q of %s: write 1 to 63 of a-z, 0-9 and -, without - at either end", label, name)
 		}
 	}
-	if len(name) > 254 {
-		return fmt.Errorf("%s is longer than a DNS name may be", name)
+	if most := maxString - len("target="); len(name) > most {
+		return fmt.Errorf("%s has %d characters; at most %d fit in a TXT record", name, len(name), most)
 	}
 	return nil
 }
