@@ -192,7 +192,7 @@ func (l *Level) lead(place uint64, at int) error {
 				way, least = i, hits
 			}
 		}
-		if err := l.forget(int(uint32(b.Places[way])) - 1); err != nil {
+		if err := l.clear(int(uint32(b.Places[way])) - 1); err != nil {
 			return err
 		}
 	}
@@ -293,12 +293,11 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	if !there {
 		return nil
 	}
-	// Clear the slot as well as its place: the program may have found the slot just before.
-	if err := l.write(at, &objectSlot{}); err != nil {
-		return err
-	}
-	return l.forget(at)
+	return l.clear(at)
 }
+
+// clear is forget, and also clears the slot in the kernel. Otherwise the program, which may have just found the slot, or restore uses it.
+func (l *Level) clear(at int) error { return errors.Join(l.write(at, &objectSlot{}), l.forget(at)) }
 
 // find returns the number of the slot with the answer for a key.
 func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestTornReads: while one writer changes an answer all the time, each reader sees one of its two forms and never a mixture. If the forms
@@ -141,6 +143,16 @@ func TestFullBucket(t *testing.T) {
 	}
 	if there != 8 {
 		t.Errorf("%d are answered", there)
+	}
+	// An evicted answer that was removed later does not come back when another process opens the level.
+	for _, a := range answers {
+		testutil.Must(t, l.Remove(group, a.Key))
+	}
+	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 64, Log: slog.New(slog.DiscardHandler)})
+	testutil.Must(t, err)
+	defer next.Close()
+	if next.Len() != 0 {
+		t.Errorf("%d answers are back", next.Len())
 	}
 }
 
