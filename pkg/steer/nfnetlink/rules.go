@@ -2,10 +2,13 @@ package nfnetlink
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -32,79 +35,87 @@ func setID(name string) uint16 {
 
 // CanonicalExpr returns an expression's canonical form. data has the expression's netlink attributes.
 func CanonicalExpr(data []byte) (string, error) {
-	attrs, err := netlink.UnmarshalAttributes(data)
-	if err != nil {
-		return "", fmt.Errorf("read expression: %w", err)
-	}
+	attrs, err := attributes(data)
 	var name string
 	var fields []string
 	for _, a := range attrs {
-		switch a.Type &^ unix.NLA_F_NESTED {
+		switch kind, data := read(a); kind {
 		case unix.NFTA_EXPR_NAME:
-			name = strings.TrimRight(string(a.Data), "\x00")
+			name = string(bytes.TrimRight(data, "\x00"))
 		case unix.NFTA_EXPR_DATA:
-			inner, err := netlink.UnmarshalAttributes(a.Data)
-			if err != nil {
-				return "", fmt.Errorf("read expression %s: %w", name, err)
-			}
+			inner, innerErr := attributes(data)
+			err = errors.Join(err, innerErr)
 			for _, in := range inner {
-				kind := in.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-				data := plain(in)
+				kind, data := read(in)
 				if kind == setID(name) && kind != 0 || allZero(data) {
 					continue
 				}
 				if name == "objref" {
 					data = bytes.TrimRight(data, "\x00") // google/nftables sends the name unterminated
 				}
-				fields = append(fields, fmt.Sprintf("%d=%x", kind, data))
+				fields = append(fields, string(hex.AppendEncode(append(strconv.AppendUint(nil, uint64(kind), 10), '='), data)))
 			}
 		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("read expression %s: %w", name, err)
 	}
 	slices.Sort(fields)
 	return name + "(" + strings.Join(fields, " ") + ")", nil
 }
 
-// plain returns an attribute's payload without nesting flags in the attributes inside it, because kernel dumps have none.
-func plain(a netlink.Attribute) []byte {
-	if a.Type&unix.NLA_F_NESTED == 0 {
-		return a.Data
+// attributes splits data into netlink attributes, each with its header.
+func attributes(data []byte) (out [][]byte, err error) {
+	for len(data) > 0 {
+		size := 0
+		if len(data) >= unix.NLA_HDRLEN {
+			size = int(binary.NativeEndian.Uint16(data))
+		}
+		if size < unix.NLA_HDRLEN || size > len(data) {
+			return out, errors.New("netlink attribute of an impossible length")
+		}
+		out = append(out, data[:size])
+		data = data[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(data)):]
 	}
-	inner, err := netlink.UnmarshalAttributes(a.Data)
-	if err != nil {
-		return a.Data
+	return out, nil
+}
+
+// read returns an attribute's type and payload without flags: kernel dumps have none.
+func read(attribute []byte) (kind uint16, data []byte) {
+	kind, data = binary.NativeEndian.Uint16(attribute[2:]), attribute[unix.NLA_HDRLEN:]
+	if kind&unix.NLA_F_NESTED != 0 {
+		data = bytes.Clone(data)
+		inner, _ := attributes(data)
+		for _, a := range inner {
+			kind, data := read(a)
+			binary.NativeEndian.PutUint16(a[2:], kind)
+			copy(a[unix.NLA_HDRLEN:], data)
+		}
 	}
-	for i := range inner {
-		inner[i].Data = plain(inner[i])
-		inner[i].Type &^= unix.NLA_F_NESTED
-	}
-	data, err := netlink.MarshalAttributes(inner)
-	if err != nil {
-		return a.Data
-	}
-	return data
+	return kind &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER), data
 }
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
 // ReadRule parses a rule from a netlink message: its table, its chain and its expressions in canonical form.
 func ReadRule(data []byte) (table, chain string, exprs []string, err error) {
-	var inner error
-	err = hostnet.Each(data, HeaderSize, func(dec *netlink.AttributeDecoder) {
-		switch dec.Type() {
+	attrs, err := attributes(data[min(HeaderSize, len(data)):])
+	for _, a := range attrs {
+		switch kind, data := read(a); kind {
 		case unix.NFTA_RULE_TABLE:
-			table = dec.String()
+			table = string(bytes.TrimRight(data, "\x00"))
 		case unix.NFTA_RULE_CHAIN:
-			chain = dec.String()
+			chain = string(bytes.TrimRight(data, "\x00"))
 		case unix.NFTA_RULE_EXPRESSIONS:
-			list, err := netlink.UnmarshalAttributes(dec.Bytes())
+			list, listErr := attributes(data)
+			err = errors.Join(err, listErr)
 			for _, e := range list {
-				text, readErr := CanonicalExpr(e.Data)
+				text, readErr := CanonicalExpr(e[unix.NLA_HDRLEN:])
 				exprs, err = append(exprs, text), errors.Join(err, readErr)
 			}
-			inner = err
 		}
-	})
-	if err = errors.Join(err, inner); err != nil {
+	}
+	if err != nil {
 		err = fmt.Errorf("read rule of chain %s: %w", chain, err)
 	}
 	return table, chain, exprs, err

@@ -12,15 +12,14 @@ import (
 )
 
 func (r rule) canonical() (string, error) {
+	a := attributes{data: make([]byte, 0, 256)}
 	parts := make([]string, 0, len(r.ops))
 	for _, o := range r.ops {
-		var a attributes
-		err := o.write(&a)
-		data := a.data
-		if err != nil {
+		a.data = a.data[:0]
+		if err := o.write(&a); err != nil {
 			return "", err
 		}
-		text, err := nfnetlink.CanonicalExpr(data)
+		text, err := nfnetlink.CanonicalExpr(a.data)
 		if err != nil {
 			return "", err
 		}
