@@ -69,7 +69,7 @@ func modesOfLoad(t *testing.T, thousands int, lifetime time.Duration, f func(t *
 // While another program loads very many rules and holds the commit mutex for seconds, leases are renewed and the agent answers each
 // query.
 func TestLeaseUnderLoad(t *testing.T) {
-	modesOfLoad(t, 5, rig.Forever, func(t *testing.T, l *loader) {
+	modesOfLoad(t, 2, rig.Forever, func(t *testing.T, l *loader) {
 		r := l.r
 		pod := r.Steered("pod")
 		r.Serve()

@@ -79,11 +79,9 @@ func TestApplyIsIdempotent(t *testing.T) {
 			must(t, backend.Apply(rs))
 			must(t, backend.Verify(rs))
 			before, listed := generation(t, ns), ruleset(ns)
-			for range 3 {
-				must(t, backend.Apply(rs))
-				must(t, backend.Ensure(rs))
-				must(t, backend.Verify(rs))
-			}
+			must(t, backend.Apply(rs))
+			must(t, backend.Ensure(rs))
+			must(t, backend.Verify(rs))
 			if whole, err := backend.IsComplete(rs); err != nil || !whole && !strings.HasSuffix(name, "-none") {
 				t.Errorf("not whole: %v, %v", whole, err)
 			}
@@ -97,29 +95,23 @@ func TestApplyIsIdempotent(t *testing.T) {
 	}
 }
 
-// Apply changes one table from every description to every other: the kernel always ends with the last one.
+// Apply changes one table from each description to three others: the kernel always ends with the last one.
 func TestApplyFromAnyToAny(t *testing.T) {
 	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "any")
-	backend := open(t, ns)
+	backend := open(t, testutil.NewNS(t, "any"))
 	all := rulesets()
-	from := "none"
-	apply := func(to string) {
-		if err := backend.Apply(all[to]); err != nil {
-			t.Fatalf("%s to %s: %v", from, to, err)
-		}
-		if err := backend.Verify(all[to]); err != nil {
-			t.Errorf("%s to %s: %v", from, to, err)
-		}
-		from = to
-	}
 	names := slices.Sorted(maps.Keys(all))
-	for i, a := range names { // a path that goes from each to each other once
-		apply(a)
-		apply(a)
-		for _, b := range names[i+1:] {
-			apply(b)
-			apply(a)
+	for _, stride := range []int{1, 5, len(names) - 1} { // ways through all of them
+		from := "before"
+		for i := range len(names) + 1 {
+			to := names[i*stride%len(names)]
+			if err := backend.Apply(all[to]); err != nil {
+				t.Fatalf("%s to %s: %v", from, to, err)
+			}
+			if err := backend.Verify(all[to]); err != nil {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+			from = to
 		}
 	}
 }
@@ -130,8 +122,7 @@ func TestAnyLifetimeIsStable(t *testing.T) {
 	backend := open(t, testutil.NewNS(t, "lifetime"))
 	for _, life := range []time.Duration{1, time.Millisecond, 50 * time.Millisecond, 333 * time.Millisecond, 750 * time.Millisecond, 999 * time.Millisecond,
 		1234567 * time.Microsecond, time.Minute + time.Millisecond} {
-		h := host()
-		h.Lifetime = life
+		h := steer.Host{Redirects: []steer.Redirect{redirect4}, Lifetime: life}
 		must(t, backend.Apply(h))
 		if err := backend.Verify(h); err != nil {
 			t.Errorf("lifetime %v: %v", life, err)

@@ -37,13 +37,13 @@ func wantCounters(t *testing.T, backend *nft.Nftables) {
 	}
 }
 
-// 100 ADDs at once, each with a back end of its own for the host and for its pod, while an agent repairs and another
+// 40 ADDs at once, each with a back end of its own for the host and for its pod, while an agent repairs and another
 // program damages the rules: at the end each rule is there once, and no counter has lost anything.
-func TestHundredEnsuresBesideRepair(t *testing.T) {
+func TestEnsuresBesideRepair(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "race")
 	ns.RunInput(withCounters, "nft", "-f", "-")
-	pods := make([]*testutil.NetNS, 10)
+	pods := make([]*testutil.NetNS, 4)
 	for i := range pods {
 		pods[i] = testutil.NewNS(t, fmt.Sprintf("pod%d", i))
 	}
@@ -77,7 +77,7 @@ func TestHundredEnsuresBesideRepair(t *testing.T) {
 		return err
 	})
 	var adds errgroup.Group
-	for i := range 100 {
+	for i := range 40 {
 		adds.Go(func() error {
 			onHost, err := nft.Open(ns.FD())
 			if err != nil {
@@ -105,23 +105,21 @@ func TestHundredEnsuresBesideRepair(t *testing.T) {
 }
 
 // Plugins alone, without a table at first, together make the whole table, with each rule once.
-func TestHundredEnsuresFromNothing(t *testing.T) {
+func TestEnsuresFromNothing(t *testing.T) {
 	testutil.RequireRoot(t)
-	for range 3 {
-		ns := testutil.NewNS(t, "race")
-		var adds errgroup.Group
-		for range 100 {
-			adds.Go(func() error {
-				backend, err := nft.Open(ns.FD())
-				if err != nil {
-					return err
-				}
-				return errors.Join(backend.Ensure(host()), backend.Close())
-			})
-		}
-		must(t, adds.Wait())
-		must(t, open(t, ns).Verify(host()))
+	ns := testutil.NewNS(t, "race")
+	var adds errgroup.Group
+	for range 100 {
+		adds.Go(func() error {
+			backend, err := nft.Open(ns.FD())
+			if err != nil {
+				return err
+			}
+			return errors.Join(backend.Ensure(host()), backend.Close())
+		})
 	}
+	must(t, adds.Wait())
+	must(t, open(t, ns).Verify(host()))
 }
 
 // helperNS, in the environment, makes this test binary a process that ensures, applies or exempts, as the plugin's does.
@@ -139,7 +137,7 @@ func helper(path string) int {
 	if err == nil {
 		var table *nft.Nftables
 		if table, err = nft.Open(int(f.Fd())); err == nil {
-			for range 5 {
+			for range 3 {
 				err = errors.Join(err, table.Ensure(host()), table.Exempt([]netip.Addr{addr("10.244.0.1")}, nil), table.Apply(host()), table.Verify(host()), table.Exempt(nil, []netip.Addr{addr("10.244.0.1")}))
 			}
 		}
@@ -157,7 +155,7 @@ func TestProcessesRace(t *testing.T) {
 	ns := testutil.NewNS(t, "race")
 	ns.RunInput(withCounters, "nft", "-f", "-")
 	var group errgroup.Group
-	for range 20 {
+	for range 8 {
 		group.Go(func() error {
 			cmd := exec.Command(os.Args[0]) //nolint:gosec // this very binary
 			cmd.Env = append(os.Environ(), helperNS+"="+ns.Path())

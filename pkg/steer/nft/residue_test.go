@@ -77,9 +77,8 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 	}
 	must(t, backend.Ensure(host()))
 	check("ensure")
-	for name, rs := range rulesets() {
-		must(t, backend.Apply(rs))
-		must(t, backend.Verify(rs))
+	for _, name := range []string{"pod-dual", "host-dual", "host-intercept", "host-none"} {
+		must(t, backend.Apply(rulesets()[name]))
 		check("apply " + name)
 	}
 	must(t, backend.Apply(host()))
@@ -155,22 +154,22 @@ func TestNamespaceByDescriptor(t *testing.T) {
 
 func TestDescriptorsAreGivenBack(t *testing.T) {
 	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "fds")
+	ns, pod := testutil.NewNS(t, "fds"), rulesets()["pod-v4"]
 	round := func() {
 		backend, err := nft.Open(ns.FD())
 		must(t, err)
-		must(t, backend.Apply(host()))
+		must(t, backend.Apply(pod))
 		if err := backend.Apply(brokenHost()); err == nil { // after an error the back end opens a new socket
 			t.Fatal("a table that the kernel cannot take was taken")
 		}
 		must(t, backend.Supported())
-		must(t, backend.Apply(host()))
+		must(t, backend.Apply(pod))
 		must(t, backend.Close())
 		_, _ = nft.Open(1 << 20)
 	}
 	round()
 	before := openFiles(t)
-	for range 6 {
+	for range 4 {
 		round()
 	}
 	if after := openFiles(t); after > before+3 { // the runtime's own
