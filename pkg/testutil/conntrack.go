@@ -16,15 +16,12 @@ func Conntrack(ns *NetNS) []string { ns.t.Helper(); return ConntrackOf(ns, 53) }
 func ConntrackOf(ns *NetNS, port uint16) []string {
 	ns.t.Helper()
 	var lines []string
-	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		flows, err := ns.handle.ConntrackTableList(netlink.ConntrackTable, family)
-		if err != nil {
-			ns.t.Fatalf("list connection tracking in %s: %v", ns.name, err)
-		}
-		for _, f := range flows {
-			if f.Forward.DstPort != port && f.Reverse.SrcPort != port {
-				continue
-			}
+	flows, err := ns.handle.ConntrackTableList(netlink.ConntrackTable, unix.AF_UNSPEC) // of both families
+	if err != nil {
+		ns.t.Fatalf("list connection tracking in %s: %v", ns.name, err)
+	}
+	for _, f := range flows {
+		if f.Forward.DstPort == port || f.Reverse.SrcPort == port {
 			lines = append(lines, conntrackLine(f))
 		}
 	}

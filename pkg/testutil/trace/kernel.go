@@ -84,6 +84,9 @@ func (k Kernel) query(t *testing.T, c Case, is4 bool, want string) {
 	if err := k.lease(c, is4, c.Lease); err != nil {
 		t.Fatalf("%s, %s: %v", c, families[is4], err)
 	}
+	if c.Packet == "udp" {
+		testutil.FlushConntrack(k.Node.Host) // so that entries are this query's
+	}
 	if got := k.send(t, c, is4); got != answerer(want) {
 		t.Errorf("%s, %s: answered by %q, want %q as of %s", c, families[is4], got, answerer(want), want)
 	}
@@ -228,7 +231,6 @@ func (k Kernel) send(t *testing.T, c Case, is4 bool) string {
 	if strings.HasPrefix(c.Nftables, "closed") {
 		o.Timeout = silence
 	}
-	testutil.FlushConntrack(k.Node.Host) // so that entries are this query's
 	from, server := k.ends(c, is4)
 	answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, o)
 	if err != nil {
