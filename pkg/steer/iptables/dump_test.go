@@ -2,6 +2,7 @@ package iptables_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,8 +13,9 @@ import (
 
 // TestRestoredAtBoot is a node whose rules another program saved and puts back at boot (iptables-persistent, iptables.service), where
 // nothing else of neardns exists: no agent, no link, no hairpin. A client that queries the cluster DNS address gets kube-dns's answers.
-// As soon as a neardns program runs, all is as it should be.
+// As soon as a neardns program runs, all is as it should be. Both variants print the same rules of neardns.
 func TestRestoredAtBoot(t *testing.T) {
+	printed := map[string][]string{} // by kind of rig: of the first variant, then of the second
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		for name, newRig := range map[string]func(testing.TB, iptables.Variant) *variantRig{
 			"redirects":             func(t testing.TB, v iptables.Variant) *variantRig { t.Helper(); return newRig(t, v) },
@@ -26,6 +28,7 @@ func TestRestoredAtBoot(t *testing.T) {
 				for _, family := range []string{"iptables", "ip6tables"} {
 					saved[family] = r.Node.Host.Run(family + "-" + kind + "-save")
 				}
+				printed[name] = append(printed[name], ourRules(saved["iptables"])+ourRules(saved["ip6tables"]))
 				must(t, r.rules.Remove())
 				must(t, r.hairpin.Remove())
 				for family, rules := range saved {
@@ -48,6 +51,28 @@ func TestRestoredAtBoot(t *testing.T) {
 			})
 		}
 	})
+	for name, p := range printed {
+		if len(strings.Split(p[0], "\n")) < 20 || p[0] != p[len(p)-1] {
+			t.Errorf("%s:\n%s", name, strings.Join(p, "\n"))
+		}
+	}
+}
+
+// ourRules lists neardns's rules of a saved ruleset by table and chain.
+func ourRules(saved string) string {
+	var out []string
+	table := ""
+	for line := range strings.Lines(saved) {
+		if strings.HasPrefix(line, "*") {
+			table = strings.TrimSpace(line)
+		}
+		if strings.HasPrefix(line, "-A ") && (strings.Contains(line, "NEARDNS-") || strings.Contains(line, "NODE-LOCAL-DNS")) {
+			out = append(out, table+" "+line)
+		}
+	}
+	chain := func(rule string) string { return strings.Join(strings.Fields(rule)[:3], " ") }
+	slices.SortStableFunc(out, func(a, b string) int { return strings.Compare(chain(a), chain(b)) })
+	return strings.Join(out, "")
 }
 
 // TestUntranslated deletes the Service whose address is on neardns's link: packets that kube-proxy does not translate go to the fallback.

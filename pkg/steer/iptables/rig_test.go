@@ -82,7 +82,7 @@ func (r *variantRig) behind() []netip.Addr {
 }
 
 // variants runs a test with each variant; kube-proxy is in iptables mode. A test of where packets go has one, because the rules are the
-// same (TestSameRules); a test of how rules get into the kernel, stay there and leave it has both.
+// same (TestRestoredAtBoot); a test of how rules get into the kernel, stay there and leave it has both.
 func variants(t *testing.T, f func(t *testing.T, variant iptables.Variant)) {
 	t.Helper()
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
