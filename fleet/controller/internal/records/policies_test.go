@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -236,6 +237,31 @@ func TestGatewayUnserved(t *testing.T) {
 		r.Direct = r.failing(apierrors.NewNotFound(resource, "edge"))
 		r.settle()
 		r.wantPolicy("web", "0/0 TargetNotFound NotAccepted NotChecked NoConflict")
+	})
+}
+
+// While the Gateway of one DNSRecord cannot be read, another one that is deleted waits: the host stays as it is, with its address.
+func TestGatewayUnreadDelaysDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.create(gatewayText)
+		r.changeGateway(withAddress)
+		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"),
+			recordText("gateway", "host: www.shared.example, addressesFrom: {kind: Gateway, name: edge}"))
+		r.wantCalls("set www.shared.example. [192.0.2.1 192.0.2.9]")
+		served := r.Direct
+		r.Direct = r.failing(errors.New("the conversion webhook does not answer"))
+		r.now = r.now.Add(lookAgain)
+		r.delete(r.record("web"))
+		r.settle()
+		r.want("gateway", "NotReadable NotReadable NotChecked NoConflict")
+		r.want("web", "Deleting Leaving NotChecked NoConflict")
+		r.Direct, r.now = served, r.now.Add(lookAgain)
+		r.settle()
+		r.wantCalls("set www.shared.example. [192.0.2.9]")
+		if r.record("web") != nil {
+			t.Error("the finalizer stays")
+		}
 	})
 }
 

@@ -100,6 +100,7 @@ type opened struct {
 	setting Setting
 	key     atomic.Pointer[rfc2136.Key]
 	sent    map[string]instruction // by host
+	unread  map[string]bool        // hosts that tell left as they are, because a Gateway cannot be read
 	unused  time.Time              // when release first found that the DNSZone is deleted and no DNSRecord uses it; zero: never
 
 	mu     sync.Mutex // guards the fields below, which the publisher's goroutine uses too
@@ -289,6 +290,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named, unread := map[string]instruction{}, map[string]bool{}, map[string]bool{}
+		o.unread = unread
 		for host := range o.sent {
 			want[host] = instruction{}
 		}
@@ -439,7 +441,7 @@ func (r *Reconciler) gone(plan *zones.Plan, rec *v1alpha1.DNSRecord) bool {
 	}
 	p := plan.Records[keyOf(rec)]
 	o := r.open[p.Zone]
-	return o != nil && o.Host(p.Host).Done
+	return o != nil && !o.unread[p.Host] && o.Host(p.Host).Done
 }
 
 func without(finalizers []string) []string {

@@ -50,6 +50,7 @@ func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1
 	o := r.open[p.Zone]
 	if o != nil {
 		progress = o.Host(p.Host)
+		progress.Done = progress.Done && (p.Good() || !o.unread[p.Host])
 		if publication, ok := z.Hosts[p.Host]; ok && p.Good() {
 			for _, c := range checksOf(&publication) {
 				checked = append(checked, c.Address)
