@@ -200,7 +200,7 @@ func (c *Copy) note(err error) {
 		c.current = time.Now()
 	}
 	before := c.logged
-	// Errors of one kind may differ at each read, for example by the connection's local port.
+	// Errors of one kind may differ at each read, for example by the seconds of a ClockSkew.
 	c.logged = cmp.Or(string(rfc2136.KindOf(err)), c.fault)
 	switch {
 	case c.logged == before:

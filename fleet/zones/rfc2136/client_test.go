@@ -21,6 +21,23 @@ const origin = "example.org."
 
 var key = Key{Name: "Key.example.org", Algorithm: "hmac-sha256", Secret: "MDEyMzQ1Njc4OWFiY2RlZg=="}
 
+// An error that stays the same has the same text at each try, whatever port the connection had.
+func TestErrorWithoutPort(t *testing.T) {
+	server := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 53), Port: 53}
+	for _, local := range []string{"192.0.2.1", "2001:db8::1"} {
+		read := &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.ParseIP(local), Port: 43210}, Addr: server, Err: io.ErrNoProgress}
+		look := &net.DNSError{Name: "ns.example", Server: "192.0.2.3:53", Err: read.Error()}
+		for want, err := range map[string]error{
+			"read tcp 192.0.2.53:53: " + io.ErrNoProgress.Error():                                    &Error{Kind: NoAnswer, Err: read},
+			"lookup ns.example on 192.0.2.3:53: read tcp 192.0.2.53:53: " + io.ErrNoProgress.Error(): &Error{Kind: Unreachable, Err: look},
+		} {
+			if err.Error() != want {
+				t.Errorf("%q, want %q", err, want)
+			}
+		}
+	}
+}
+
 // fake answers one query over a pipe by its script: the messages that it returns are sent, and the connection ends.
 type fake struct {
 	t      *testing.T

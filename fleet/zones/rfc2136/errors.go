@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/miekg/dns"
@@ -34,11 +35,15 @@ type Error struct {
 	Err  error
 }
 
+// source is the local address of a connection in an error of package net. It is left out, because its port differs at each try, and statuses
+// are written, and lines are printed, when a text changes.
+var source = regexp.MustCompile(`\S+->`)
+
 func (e *Error) Error() string {
 	if e.Kind == ClockSkew {
 		return fmt.Sprintf("the server's clock differs from ours by %d s: %v", int(e.Skew/time.Second), e.Err)
 	}
-	return e.Err.Error()
+	return source.ReplaceAllString(e.Err.Error(), "")
 }
 
 func (e *Error) Unwrap() error { return e.Err }
