@@ -166,7 +166,7 @@ func (g *giver) offer(c *conn) error {
 	return c.send(message{kind: kindOffer, offer: offer{Claim: g.agent.Claim(), Sockets: sockets}}, offerWait, files...)
 }
 
-// cache sends the content of the cache. If the cache cannot be read or is too large, what the successor gets is incomplete, and it uses
+// cache sends the content of the cache. If the cache cannot be read, is too large or takes too long, what the successor gets is incomplete, and it uses
 // nothing of it. An error means that the connection failed.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
@@ -210,10 +210,10 @@ func (w *chunks) flush() error {
 	if w.broken != nil || len(w.buffer) == 0 {
 		return w.broken
 	}
-	if w.left -= len(w.buffer); w.left < 0 {
-		return fmt.Errorf("the cache has more than %d bytes", maxCache)
+	if w.left -= len(w.buffer); w.left < 0 || !time.Now().Before(w.until) {
+		return fmt.Errorf("the cache has more than %d bytes, or takes more than %v", maxCache, cacheWait)
 	}
-	w.broken = w.c.send(message{kind: kindCache, cache: w.buffer}, time.Until(w.until))
+	w.broken = w.c.send(message{kind: kindCache, cache: w.buffer}, helloWait)
 	w.buffer = w.buffer[:0]
 	return w.broken
 }

@@ -174,6 +174,14 @@ func TestColdCache(t *testing.T) {
 	}
 }
 
+// A cache that needs too long ends as one that is too large does: the connection is still good.
+func TestSlowCache(t *testing.T) {
+	w := &chunks{left: maxCache, buffer: []byte("entries"), until: time.Now()}
+	if err := w.flush(); err == nil || w.broken != nil {
+		t.Errorf("after the time for the cache: %v, connection: %v", err, w.broken)
+	}
+}
+
 // TestSuccessorDies ends the successor's connection at each of its steps: the holder goes on.
 func TestSuccessorDies(t *testing.T) {
 	hello := message{kind: kindHello, hello: hello{Version: Version, Claim: newer}}
