@@ -323,6 +323,10 @@ WARN  network policy: pay/restrict, shop/restrict allow kube-dns but not 169.254
 		!strings.Contains(errs, "network policies are not examined") {
 		t.Errorf("without the right to list policies: %d %s\n%s", code, errs, out)
 	}
+	f.forbidden, f.nodes[0].status.Steering = "", nil // as with arrangement: transparent
+	if code, out, errs := f.command(t, "doctor"); code != cli.Good || out != "1 of 1 nodes are good\n" || errs != "" {
+		t.Errorf("without steering addresses: %d %s\n%s", code, errs, out)
+	}
 }
 
 func TestQuery(t *testing.T) {

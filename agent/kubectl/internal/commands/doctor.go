@@ -119,12 +119,12 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(out, " and ")
 }
 
-// steering returns the steering addresses, to which pods' queries are rewritten, as the first examined agent reports them; if it reports
-// none, the default.
+// steering returns the steering addresses, to which pods' queries are rewritten, as the first examined agent reports them (with some
+// arrangements there are none); the default if it cannot be read.
 func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, errs []error) []netip.Addr {
 	if i := slices.Index(errs, nil); i >= 0 {
-		nodes, _ := cluster.ReadAll(ctx, c, agents[i:i+1], readOverview(c))
-		if len(nodes[0].Steering) > 0 {
+		nodes, errs := cluster.ReadAll(ctx, c, agents[i:i+1], readOverview(c))
+		if errs[0] == nil {
 			return nodes[0].Steering
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -184,8 +185,9 @@ func (f *fakeAPI) command(t *testing.T, line string) (code int, stdout, stderr s
 // healthy returns the report of a healthy node's agent.
 func healthy() overview.Node {
 	return overview.Node{Version: "v1.0.0", Instance: "abc", Started: started, Time: now, Serving: true,
-		Leases: []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true}, {Address: "169.254.20.11", Protocol: "tcp", Held: true}},
-		Counts: overview.Counts{Queries: 10000, Hits: 9000, Kernel: 4000}, States: map[string]int{"steered": 30, "given-back": 1, "pending": 2},
+		Leases:   []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true}, {Address: "169.254.20.11", Protocol: "tcp", Held: true}},
+		Steering: []netip.Addr{netip.MustParseAddr("169.254.20.11")},
+		Counts:   overview.Counts{Queries: 10000, Hits: 9000, Kernel: 4000}, States: map[string]int{"steered": 30, "given-back": 1, "pending": 2},
 		Pods: []overview.Pod{{Pod: "shop/web", State: "steered", Counts: overview.Counts{Queries: 6000, Hits: 5000, Kernel: 3000, Failures: 7}},
 			{Pod: "pay/api", State: "steered", Counts: overview.Counts{Queries: 4000, Hits: 4000, Kernel: 1000}}}}
 }
