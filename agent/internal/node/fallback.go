@@ -64,6 +64,7 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 				delete(failing, addr)
 				delete(due, addr)
 				n.forgetFallback(addr)
+				kept = false
 			}
 		}
 		for _, r := range s.Fallbacks() {
@@ -101,8 +102,7 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 			kept = false
 		}
 		if !kept && n.rulesInPlace() {
-			n.writeVerified(s)
-			kept = s.Steers // if pods may not be steered, each iteration makes sure that no record is on disk
+			kept = n.writeVerified(s)
 		}
 		if !tick.Grid(ctx, n.roundToProbes(checkSoon/20)) {
 			return
@@ -179,8 +179,8 @@ func (n *Node) forgetFallback(addr netip.Addr) {
 }
 
 // writeVerified writes those verified fallbacks that the plan has to the record on disk, or none if no pod may be steered. It writes only
-// if the record differs or cannot be read.
-func (n *Node) writeVerified(s plan.Plan) {
+// if the record differs or cannot be read, and reports whether the record is as wanted.
+func (n *Node) writeVerified(s plan.Plan) bool {
 	n.mu.Lock()
 	var want []netip.Addr
 	for _, a := range slices.SortedFunc(maps.Keys(n.verified), netip.Addr.Compare) {
@@ -194,5 +194,5 @@ func (n *Node) writeVerified(s plan.Plan) {
 	if err != nil || !slices.Equal(have, want) {
 		err = n.Verified.Write(want)
 	}
-	n.noteFault("proof", err)
+	return n.noteFault("proof", err)
 }

@@ -40,6 +40,7 @@ type world struct {
 	drift   []string
 	moves   bool // drift has the host table's changes by a reload
 	proofs  []netip.Addr
+	reads   int // of proofs
 	ticks   chan struct{}
 	watches atomic.Int32 // that go on
 	kept    []netip.Addr // last addresses of the link
@@ -295,6 +296,7 @@ type worldProofs struct{ *world }
 func (p worldProofs) Read() ([]netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.reads++
 	return slices.Clone(p.proofs), nil
 }
 func (p worldProofs) Write(proven []netip.Addr) error {
