@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -24,11 +25,7 @@ func readyCommand(e env) *cobra.Command {
 // that agent's socket, because during a handover two agents run, and an address that both serve could reach the wrong one.
 func ready(ctx context.Context, e env, path, dir string, alive bool) error {
 	if dir == "" {
-		conf, err := loadConfig(e, path)
-		if err != nil {
-			return err
-		}
-		dir = conf.StateDir
+		dir = config.StateDir(path, e.Env) // also of a file with a fault, because the agent serves with the old one
 	}
 	about := "/readyz"
 	if alive {
