@@ -29,6 +29,13 @@ func TestCorefileIsWrittenAgain(t *testing.T) {
 	}
 }
 
+// In node-cache mode the agent does not look for a runtime's NRI socket.
+func TestNodeCacheWithoutNRI(t *testing.T) {
+	if socket := new(nodeCache).defaults().ResolvConf.NRI; socket != "" {
+		t.Errorf("the NRI plugin would dial %s", socket)
+	}
+}
+
 // Faults are counted under the label values that node-cache's alerts use.
 func TestFaultsByNodeCachesNames(t *testing.T) {
 	bad := errors.New("bad")

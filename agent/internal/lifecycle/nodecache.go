@@ -107,6 +107,7 @@ func (c *nodeCache) defaults() *config.Node {
 	conf.Corefile = c.opts.Template
 	conf.Listen = config.Listen{} // the template and the flags name the endpoints
 	conf.Backend = c.opts.Backend
+	conf.ResolvConf.NRI = "" // without the plugin, no pod has settings that NRI would write
 	if c.opts.NoFastPath {
 		conf.FastPath = config.FastPathOff
 	}
