@@ -26,7 +26,8 @@ type KernelSeries struct {
 // the agent's restarts.
 func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 	var s scrape.Set
-	ok := s.Gauge(namespace+"_kernel_ok", "Whether hits are answered in the kernel where that is wanted; else the agent answers them.")
+	ok := s.Gauge(namespace+"_kernel_ok",
+		"Whether hits are answered in the kernel where that is wanted; else the agent answers them, or kube-dns with arrangement transparent.")
 	pods := s.Gauge(namespace+"_kernel_pods", "Pods whose hits are wanted in the kernel, by state: answered there, or refused.", "state")
 	entries := s.Gauge(namespace+"_kernel_entries", "Answers that the kernel has.")
 	hits := s.Counter(namespace+"_kernel_hits_total", "Queries that the kernel answered, which coredns_* do not count.", "type", "rcode")

@@ -201,7 +201,7 @@ neardns_kernel_entries 9
 # HELP neardns_kernel_hits_total Queries that the kernel answered, which coredns_* do not count.
 # TYPE neardns_kernel_hits_total counter
 neardns_kernel_hits_total{rcode="NOERROR",type="A"} 40
-# HELP neardns_kernel_ok Whether hits are answered in the kernel where that is wanted; else the agent answers them.
+# HELP neardns_kernel_ok Whether hits are answered in the kernel where that is wanted; else the agent answers them, or kube-dns with arrangement transparent.
 # TYPE neardns_kernel_ok gauge
 neardns_kernel_ok 1
 # HELP neardns_kernel_pods Pods whose hits are wanted in the kernel, by state: answered there, or refused.

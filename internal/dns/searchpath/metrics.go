@@ -34,7 +34,7 @@ func (m *Metrics) Collector() prometheus.Collector {
 	completions := s.Counter("neardns_search_completions_total",
 		"Queries of pods with search completion that end in the first domain of their search list, by result: completed (answered with "+
 			"what the walk would have found), first (the name exists there), absent (no name of the walk exists), left (to the pod: "+
-			"resolvers differ, something failed, or the name has ndots dots), later (may be part of the walk for a longer name).", "result")
+			"resolvers differ, something failed, or the name has ndots dots or more), later (may be part of the walk for a longer name).", "result")
 	return s.Read(func(to chan<- prometheus.Metric) {
 		for r, name := range resultNames {
 			completions.Send(to, float64(m.counts[r].Load()), name)
