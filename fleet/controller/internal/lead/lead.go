@@ -16,9 +16,11 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -74,6 +76,13 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 		return nil, fmt.Errorf("add the readiness check: %w", err)
 	}
 	return m, nil
+}
+
+// Retry returns options with which a controller retries after an error with a backoff of up to 10 s, the interval of both roles' polls:
+// controller-runtime's 1000 s would also delay those polls, although the error may be of one object only.
+func Retry() controller.Options {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](5*time.Millisecond, 10*time.Second)
+	return controller.Options{RateLimiter: limiter}
 }
 
 // Scheme returns a scheme with the types of objects that a role reads and writes.

@@ -19,9 +19,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// pollDNS is the time after which a run without an error is repeated at the latest, while there is a placement for kube-dns, or one to
-// remove. The workload is not watched, so that the account needs no right to list and watch Deployments. A rollout also triggers Reconcile
-// by its endpoints.
+// pollDNS is the time after which a run is repeated at the latest, while there is a placement for kube-dns, or one to remove. The workload
+// is not watched, so that the account needs no right to list and watch Deployments. A rollout also triggers Reconcile by its endpoints.
 const pollDNS = 10 * time.Second
 
 // dnsTimeout limits the calls about kube-dns in one run of Reconcile, because nodes are labelled only after them.

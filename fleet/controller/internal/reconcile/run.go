@@ -60,7 +60,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	r := &Reconciler{Client: m.GetClient(), Events: m.GetEventRecorder("neardns-controller"), Log: o.Log, Metrics: own, Now: time.Now,
 		Reader: m.GetAPIReader(), KubeDNS: client.ObjectKey{Namespace: o.Namespace, Name: o.Workload}}
 	once := lead.Once(v1alpha1.Name)
-	b := ctrl.NewControllerManagedBy(m).Named("placement")
+	b := ctrl.NewControllerManagedBy(m).Named("placement").WithOptions(lead.Retry())
 	for _, object := range []client.Object{&v1alpha1.NodeDNS{}, &corev1.Node{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{}} {
 		b = b.Watches(object, once)
 	}

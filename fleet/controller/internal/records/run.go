@@ -82,7 +82,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		}),
 	}
 	once := lead.Once("all")
-	b := ctrl.NewControllerManagedBy(m).Named("zones").WatchesRawSource(source.Channel(changed, once))
+	b := ctrl.NewControllerManagedBy(m).Named("zones").WithOptions(lead.Retry()).WatchesRawSource(source.Channel(changed, once))
 	for _, object := range r.watched(m.GetRESTMapper()) {
 		b = b.Watches(object, once)
 	}
