@@ -40,8 +40,7 @@ func wrong(v strict.Value, want, remedy string) string {
 
 func (r *confReader) logging(c *Conf) {
 	c.LogFile = filepath.Join(c.StateDir, nodestate.PluginLogName)
-	var name string
-	if r.text("logFile", &name); name == noLogFile {
+	if r.top["logFile"].Text == noLogFile {
 		c.LogFile = ""
 	} else {
 		r.path("logFile", &c.LogFile)

@@ -112,6 +112,7 @@ func TestParseConfBadInput(t *testing.T) {
 		"stateDir with NUL":        {string(withKeys(`"stateDir":"/run/\u0000"`)), 7, []string{"stateDir:"}},
 		"persistDir":               {string(withKeys(`"persistDir":""`)), 7, []string{"persistDir:", "absolute path"}},
 		"logFile":                  {string(withKeys(`"logFile":"log"`)), 7, []string{"logFile:", "absolute path"}},
+		"logFile a number":         {string(withKeys(`"logFile":5`)), 7, []string{"logFile: 5 is not a string"}},
 		"logLevel":                 {string(withKeys(`"logLevel":"loud"`)), 7, []string{"logLevel:", "debug, info, warn, error"}},
 		"valid attachments":        {string(withKeys(`"cni.dev/valid-attachments":{}`)), 7, []string{"cni.dev/valid-attachments:", "nothing is removed"}},
 	} {
@@ -122,8 +123,8 @@ func TestParseConfBadInput(t *testing.T) {
 				t.Fatalf("error %v", err)
 			}
 			for _, w := range tc.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q lacks %q", err, w)
+				if strings.Count(err.Error(), w) != 1 {
+					t.Errorf("%q has not once %q", err, w)
 				}
 			}
 			if strings.Contains(err.Error(), "\n") {
