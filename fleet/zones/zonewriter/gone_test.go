@@ -66,6 +66,33 @@ func TestRemovedMeanwhile(t *testing.T) {
 	})
 }
 
+// While a dead cluster's records are kept, because its addresses may still work, they are not looked at in each round.
+func TestKeptWaits(t *testing.T) {
+	const origin = "shared.example."
+	for heartbeat, longest := range map[time.Duration]time.Duration{time.Minute: latest(time.Minute), zone.MaxPeriod: latest(5 * time.Minute)} {
+		synctest.Test(t, func(t *testing.T) {
+			dead, calls := zone.Identity{Cluster: "cluster2", Instance: "j"}, 0
+			p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"},
+				Heartbeat: heartbeat, Works: func(zone.Claim) bool { calls++; return true }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.state, err = zone.Parse(origin, append(Published(t, origin, dead, zone.Publication{Host: "a." + origin, Strategy: zone.Simple, TTL: 60,
+				Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}), soa)); err != nil {
+				t.Fatal(err)
+			}
+			kept := p.removeOne(t.Context(), dead.Cluster, []string{dead.Cluster})
+			if wait := time.Until(p.removal); !kept || calls != 1 || wait < longest/2 || wait > longest {
+				t.Errorf("kept: %t, %d calls, next after %s, want at most %s", kept, calls, wait, longest)
+			}
+		})
+	}
+}
+
 // Records that another writer takes away are written again at once, and then later each time. A change waits for none of that.
 func TestRepairPause(t *testing.T) {
 	p, h, now := &Publisher{o: Options{Validate: time.Hour}}, &host{}, time.Unix(0, 0)

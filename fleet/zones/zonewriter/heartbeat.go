@@ -176,7 +176,8 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 			return false
 		}
 	}
-	if kept > 0 {
+	if kept > 0 { // Works, which is called for each host, may be slow, and may forget a host for which it is not called for 10 min
+		p.removal = time.Now().Add(about(min(p.o.Heartbeat, 5*time.Minute)))
 		return true
 	}
 	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
