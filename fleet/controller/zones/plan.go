@@ -222,6 +222,9 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses such a host
 		return p, verdict(Invalid, "spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))
 	}
+	if h := s.HealthCheck; h != nil && h.Port != int32(uint16(h.Port)) { // likewise
+		return p, verdict(Invalid, "spec.healthCheck.port: %d is not from 1 to 65535", h.Port)
+	}
 	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
 	if !slices.ContainsFunc(pointers(z.Spec.Publishers), allowed) {
 		return p, verdict(NotAllowed, "spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can",
