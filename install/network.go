@@ -16,7 +16,7 @@ import (
 // change is a planned edit of one network configuration. Planning writes nothing; apply does.
 type change struct {
 	from   string // the file to change, with symbolic links followed
-	to     string // the file to write: the same as from, or a new .conflist that replaces a .conf or .json, or a .conf that replaces a .conflist
+	to     string // the file to write: from itself, a new .conflist in place of a .conf or .json, or a .conf in place of a .conflist
 	before []byte // the content of from
 	after  []byte // the wanted content of to
 	info   os.FileInfo

@@ -82,9 +82,9 @@ func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod 
 	return l, nil
 }
 
-// fromPod sends the query from a pod's network namespace to its first cluster DNS address. The change of the running agent's counters of the
-// pod shows which server answered; without a change it is taken to be kube-dns. If the pod sends another query at the same time, the result
-// may be wrong.
+// fromPod sends the query from a pod's network namespace to its first cluster DNS address. The change of the running agent's counters of
+// the pod shows which server answered; without a change it is taken to be kube-dns. If the pod sends another query at the same time, the
+// result may be wrong.
 func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overview.Lookup) (overview.Reply, error) {
 	files := pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List()
 	i := slices.IndexFunc(files, func(f podfile.File) bool { return nameOf(f) == pod && len(f.Decisions) > 0 })

@@ -272,8 +272,8 @@ func removeKernelHits(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail disables kernel hits until a later retry, and logs err, but not again if the retry fails in the same way. Meanwhile the agent answers
-// the hits, or kube-dns with arrangement: transparent.
+// fail disables kernel hits until a later retry, and logs err, but not again if the retry fails in the same way. Meanwhile the agent
+// answers the hits, or kube-dns with arrangement: transparent.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()

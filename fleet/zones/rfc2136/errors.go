@@ -35,8 +35,8 @@ type Error struct {
 	Err  error
 }
 
-// source is the local address of a connection in an error of package net. It is left out, because its port differs at each try, and statuses
-// are written, and lines are printed, when a text changes.
+// source is the local address of a connection in an error of package net. It is left out, because its port differs at each try, and
+// statuses are written, and lines are printed, when a text changes.
 var source = regexp.MustCompile(`\S+->`)
 
 func (e *Error) Error() string {

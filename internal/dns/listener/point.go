@@ -236,8 +236,9 @@ func (p *point) waiting() (n int) {
 }
 
 // end stops reading UDP queries and accepting connections for good, and answers the queries that were read. It closes each TCP connection
-// once all queries that have arrived on it are answered, after maxIdle if no query comes, or after maxDrain in any case. It returns an error
-// if the point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for another process that has it.
+// once all queries that have arrived on it are answered, after maxIdle if no query comes, or after maxDrain in any case. It returns an
+// error if the point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for another process that
+// has it.
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {

@@ -285,9 +285,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers the queries in progress and, except after Pause, those in the sockets. Then it closes the sockets: UDP after the last answer,
-// each TCP connection after its next answer or after a second without a query, and the rest after five to six seconds. The lease must be
-// withdrawn before, so that no more queries arrive. If the server is not started, Stop does nothing.
+// Stop answers the queries in progress and, except after Pause, those in the sockets. Then it closes the sockets: UDP after the last
+// answer, each TCP connection after its next answer or after a second without a query, and the rest after five to six seconds. The lease
+// must be withdrawn before, so that no more queries arrive. If the server is not started, Stop does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

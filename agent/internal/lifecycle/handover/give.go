@@ -166,8 +166,8 @@ func (g *giver) offer(c *conn) error {
 	return c.send(message{kind: kindOffer, offer: offer{Claim: g.agent.Claim(), Sockets: sockets}}, offerWait, files...)
 }
 
-// cache sends the content of the cache. If the cache cannot be read, is too large or takes too long, what the successor gets is incomplete, and it uses
-// nothing of it. An error means that the connection failed.
+// cache sends the content of the cache. If the cache cannot be read, is too large or takes too long, what the successor gets is incomplete,
+// and it uses nothing of it. An error means that the connection failed.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
 	err := g.agent.Snapshot(w)

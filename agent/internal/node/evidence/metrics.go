@@ -14,7 +14,8 @@ type counts struct {
 
 func newCounts() counts {
 	all := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "bypass_events_total",
-		Help: "Client bypasses by event: begun, prolonged (queries still dropped), ended (one arrived, none was sent, or the rules were made again)."}, []string{"event"})
+		Help: "Client bypasses by event: begun, prolonged (queries still dropped), ended (one arrived, none was sent, or new rules)."},
+		[]string{"event"})
 	return counts{all, all.WithLabelValues("begun"), all.WithLabelValues("prolonged"), all.WithLabelValues("ended")}
 }
 

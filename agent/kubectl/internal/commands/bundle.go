@@ -56,8 +56,8 @@ func bundleCommand(o *cluster.Options) *cobra.Command {
 // missingName is the file in the archive that lists the nodes that could not be read, with the reasons.
 const missingName = "MISSING.txt"
 
-// pack writes an archive with two files for each node that can be read: the report that `neardns-agent doctor --bundle` makes there, and the
-// end of its agent's log. The same rules remove secrets and queried names from both. missing is the number of nodes without a report.
+// pack writes an archive with two files for each node that can be read: the report that `neardns-agent doctor --bundle` makes there, and
+// the end of its agent's log. The same rules remove secrets and queried names from both. missing is the number of nodes without a report.
 func pack(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, w io.Writer, now time.Time) (missing int, err error) {
 	type parts struct {
 		report, log []byte
