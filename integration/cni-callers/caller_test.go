@@ -109,7 +109,7 @@ func (n *node) testLoad(t *testing.T) {
 }
 
 func (n *node) testMany(t *testing.T) {
-	pods := make([]*pod, 50)
+	pods := make([]*pod, 20)
 	for i := range pods {
 		pods[i] = n.newPod(fmt.Sprintf("many-%d", i))
 	}
@@ -132,7 +132,7 @@ func (n *node) testMany(t *testing.T) {
 	for _, p := range pods {
 		p.wantState(podfile.Steered, "")
 	}
-	for _, p := range []*pod{pods[0], pods[25], pods[49]} {
+	for _, p := range []*pod{pods[0], pods[10], pods[19]} {
 		p.wantCached("many.cluster.local.")
 	}
 	all(n.caller.tearDown)

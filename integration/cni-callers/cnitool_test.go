@@ -52,29 +52,25 @@ func (c cnitool) must(verb string, p *pod) {
 	testutil.Must(c.node.t, c.call(verb, p, nil))
 }
 
-// TestCnitool drives the chain behind the reference plugins by the reference tool.
+// TestCnitool drives the chain behind the reference plugin bridge by the reference tool. TestCRIO and TestCnitoolPage have it behind ptp.
 func TestCnitool(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		t.Run(main, func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, main, "cnitool, "+main, release(t, "hack/tools/go.mod", "plugins"))
-			c := cnitool{n}
-			n.caller = c
-			n.step(t, "pods steered, answered by the cache", n.testPods)
-			n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
-			n.step(t, "pods come and go under load", n.testLoad)
-			n.step(t, "50 pods at once", n.testMany)
-			n.step(t, "opt-out by annotation", c.testOptOut)
-			n.step(t, "CHECK right after ADD", c.testCheck)
-			n.limit(t, "DEL after the list has vanished", "the tool goes by the list alone", c.testVanished)
-			n.step(t, "GC", c.testGC)
-			n.step(t, "STATUS", c.testStatus)
-			n.step(t, "list rewritten, watch puts the entry back", n.testRewritten)
-			n.step(t, "entry in a drop-in folder", c.testDropIn)
-			n.step(t, "node rebooted", n.testReboot)
-			n.step(t, "uninstalled under running pods", n.testUninstalled)
-		})
-	}
+	t.Parallel()
+	n := newNode(t, "bridge", "cnitool, bridge", release(t, "hack/tools/go.mod", "plugins"))
+	c := cnitool{n}
+	n.caller = c
+	n.step(t, "pods steered, answered by the cache", n.testPods)
+	n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
+	n.step(t, "pods come and go under load", n.testLoad)
+	n.step(t, "many pods at once", n.testMany)
+	n.step(t, "opt-out by annotation", c.testOptOut)
+	n.step(t, "CHECK right after ADD", c.testCheck)
+	n.limit(t, "DEL after the list has vanished", "the tool goes by the list alone", c.testVanished)
+	n.step(t, "GC", c.testGC)
+	n.step(t, "STATUS", c.testStatus)
+	n.step(t, "list rewritten, watch puts the entry back", n.testRewritten)
+	n.step(t, "entry in a drop-in folder", c.testDropIn)
+	n.step(t, "node rebooted", n.testReboot)
+	n.step(t, "uninstalled under running pods", n.testUninstalled)
 }
 
 // release is a module's that a go.mod of this repository pins.

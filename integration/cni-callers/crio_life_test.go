@@ -21,7 +21,7 @@ func TestCRIO(t *testing.T) {
 	n.step(t, "pods steered, answered by the cache", n.testPods)
 	n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
 	n.step(t, "pods come and go under load", n.testLoad)
-	n.step(t, "50 pods at once", n.testMany)
+	n.step(t, "many pods at once", n.testMany)
 	n.step(t, "opt-out by annotation", n.testOptOut)
 	n.step(t, "CHECK right after ADD", c.testCheck)
 	n.step(t, "DEL after the list has vanished", c.testVanished)

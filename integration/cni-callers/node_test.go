@@ -129,20 +129,15 @@ func (n *node) startAgent() {
 		}
 	})
 	testutil.Eventually(n.t, func() error {
-		out, _ := n.Host.TryRun("", made.Path("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {
-			Agent *struct {
-				Ready  bool         `json:"ready"`
-				Proven []netip.Addr `json:"fallbackProven"`
-			} `json:"agent"`
+			Ready  bool         `json:"ready"`
+			Proven []netip.Addr `json:"fallbackProven"`
 		}
-		if err := json.Unmarshal([]byte(out), &s); err != nil {
-			return err
+		err := programs.ReadAgent(n.stateDir(), "/status", &s)
+		if err == nil && (!s.Ready || len(s.Proven) < 2) {
+			err = fmt.Errorf("the agent is not ready: %+v", s)
 		}
-		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < 2 {
-			return fmt.Errorf("the agent is not ready: %s", out)
-		}
-		return nil
+		return err
 	})
 }
 

@@ -34,7 +34,7 @@ func TestRuntimes(t *testing.T) {
 			n.step(t, "pods steered, answered by the cache", n.testPods)
 			n.step(t, "agent killed: kube-dns answers, then the cache again", n.testKilled)
 			n.step(t, "pods come and go under load", n.testLoad)
-			n.step(t, "50 pods at once", n.testMany)
+			n.step(t, "many pods at once", n.testMany)
 			n.step(t, "opt-out by annotation", n.testOptOut)
 			n.limit(t, "DEL after the list has vanished", "without a network the runtime calls no plugin and takes no pod down; once it has one again, the pod ends", n.testVanished)
 			n.step(t, "runtime restarted", n.testRestart)

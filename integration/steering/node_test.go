@@ -1,11 +1,8 @@
 package steering
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -276,8 +273,7 @@ type agentStatus struct {
 	} `json:"handover"`
 }
 
-// agentStatus reads the running agent's status at its socket. Tests that wait for a state use it: a start of the program `status` costs
-// fifty times the CPU.
+// agentStatus reads the running agent's status at its socket.
 func (n *node) agentStatus() (*agentStatus, error) {
 	var s agentStatus
 	return &s, n.readAgent("/status", &s)
@@ -285,16 +281,7 @@ func (n *node) agentStatus() (*agentStatus, error) {
 
 // readAgent reads what the running agent serves at a path of its socket.
 func (n *node) readAgent(path string, out any) error {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.stateDir(), "agent.sock"))
-	}
-	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: patience}
-	reply, err := c.Get("http://agent" + path)
-	if err != nil {
-		return err
-	}
-	defer reply.Body.Close()
-	return json.NewDecoder(reply.Body).Decode(out)
+	return programs.ReadAgent(n.stateDir(), path, out)
 }
 
 // podView is what the running agent serves of a pod at /pods.
