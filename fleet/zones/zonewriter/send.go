@@ -195,8 +195,8 @@ func (p *Publisher) refused(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := j.host
-	if h.drops++; h.drops == 1 && rfc2136.Unsure(err) {
-		return // the change may be in the zone: read that, and if it is not, try once more without a pause
+	if h.drops++; h.drops == 1 && (rfc2136.Unsure(err) || rfc2136.KindOf(err) == rfc2136.Unreachable) {
+		return // the primary may be restarting, or have the change: read the zone, and if it lacks the change, try once more without a pause
 	}
 	h.next = time.Now().Add(p.later(h.drops - 1))
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
