@@ -69,7 +69,7 @@ func TestCommandLine(t *testing.T) {
 		{"bundle over a link", []string{"doctor", "--bundle", "/proc/self/exe"}, nil, cli.Config, "", "it exists and is no regular file"},
 		{"a folder that is not there", []string{"node", "--pod-dir", "/none/x"}, nil, cli.Config, "", "--pod-dir: stat /none/x: no such file or directory"},
 		{"ready, and a new file has a fault", []string{"ready", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": head + "stateDir: /none/x\ncolour: red\nredirects: nonsense\n"}, cli.Degraded, "", "no agent runs on this node"},
+			map[string]string{"/node.yaml": head + "stateDir: /none/x\nredirects: nonsense\n"}, cli.Degraded, "", "no agent runs on this node"},
 		{"unknown flag", []string{"status", "--colour"}, nil, cli.Config, "", "unknown flag: --colour"},
 		{"a command's help", []string{"status", "--help"}, nil, cli.Good, "neardns-agent status [flags]", ""},
 		{"help on config", []string{"config", "--help"}, nil, cli.Good, "print the configuration in effect", ""},

@@ -40,7 +40,6 @@ type world struct {
 	drift   []string
 	moves   bool // drift has the host table's changes by a reload
 	proofs  []netip.Addr
-	reads   int // of proofs
 	ticks   chan struct{}
 	watches atomic.Int32 // that go on
 	kept    []netip.Addr // last addresses of the link
@@ -294,10 +293,8 @@ func (worldUpstreams) Faults() []string           { return nil }
 type worldProofs struct{ *world }
 
 func (p worldProofs) Read() ([]netip.Addr, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reads++
-	return slices.Clone(p.proofs), nil
+	_ = p.call("read-proof")
+	return p.record(), nil
 }
 func (p worldProofs) Write(proven []netip.Addr) error {
 	p.set(func() { p.proofs = proven })
