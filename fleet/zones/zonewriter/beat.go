@@ -12,9 +12,8 @@ type beat struct {
 	due time.Time // the time at which the next heartbeat is due
 	// after a failed heartbeat: needed returns false before this time
 	rest    time.Time
-	counter uint64          // the counter of the heartbeat that was sent last; 0: this process has sent none
-	sent    map[uint64]bool // counters of sent heartbeats that the zone may have
-	fence   fence           // whether an earlier message may still take effect
+	counter uint64 // the counter of the heartbeat that was sent last, the highest; 0: this process has sent none
+	fence   fence  // whether an earlier message may still take effect
 	// do not delete the heartbeat before this time: a message that was sent when the zone had none may still arrive
 	keep    time.Time
 	foreign *zone.Beat // another writer under this cluster's ID: its heartbeat, or only the Instance of its claim; nil if there is none
@@ -70,7 +69,7 @@ func (b *beat) on(o outcome, z part, period time.Duration, now time.Time) {
 		b.fence = row.to
 	}
 	if row.due {
-		b.sent, b.due = map[uint64]bool{b.counter: true}, now.Add(about(period))
+		b.due = now.Add(about(period))
 	}
 	if row.rest {
 		b.rest = now.Add(about(min(period/4, 30*time.Second)))

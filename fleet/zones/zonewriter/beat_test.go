@@ -23,7 +23,7 @@ func TestBeatTable(t *testing.T) {
 	for before := started; before <= barred; before++ {
 		for o := range outcomes {
 			for _, there := range []bool{false, true} {
-				b := beat{fence: before, counter: 7, sent: map[uint64]bool{6: true, 7: true}}
+				b := beat{fence: before, counter: 7}
 				b.on(o, part{there: there}, period, now)
 				fence, lost := before, o == beatLost || o == messageLost
 				switch {
@@ -33,7 +33,7 @@ func TestBeatTable(t *testing.T) {
 					fence = unanswered
 				}
 				in := fmt.Sprintf("fence %d, outcome %d, heartbeat in the zone %t: %+v", before, o, there, b)
-				if b.fence != fence || (len(b.sent) == 1) != (o == beatAccepted) || !b.sent[7] {
+				if b.fence != fence || b.counter != 7 {
 					t.Errorf("%s: want fence %d", in, fence)
 				}
 				if b.due.IsZero() == (o == beatAccepted) || b.due.After(now.Add(latest(period))) {
@@ -46,6 +46,30 @@ func TestBeatTable(t *testing.T) {
 					t.Errorf("%s: keeps the heartbeat until %s", in, b.keep)
 				}
 			}
+		}
+	}
+}
+
+// TestBeatForeign: a heartbeat under this cluster's ID is another writer's if it has another instance, or a counter that this process never
+// sent. Heartbeats that failed may be in the zone, up to the one sent last.
+func TestBeatForeign(t *testing.T) {
+	me := zone.Identity{Cluster: "cluster1", Instance: "i"}
+	for _, c := range []struct {
+		ours    beat
+		found   zone.Beat
+		foreign bool
+	}{
+		{beat{fence: barred, counter: 7}, zone.Beat{Instance: "i", Counter: 6}, false},
+		{beat{fence: barred, counter: 7}, zone.Beat{Instance: "i", Counter: 7}, false},
+		{beat{fence: barred, counter: 7}, zone.Beat{Instance: "i", Counter: 8}, true},
+		{beat{fence: unanswered, counter: 7}, zone.Beat{Instance: "i", Counter: 8}, false},
+		{beat{fence: barred}, zone.Beat{Instance: "i", Counter: 8}, false},
+		{beat{fence: started}, zone.Beat{Instance: "j", Counter: 8}, true},
+	} {
+		b := c.ours
+		b.observe(&zone.State{Beats: map[string]zone.Beat{me.Cluster: c.found}}, me)
+		if (b.foreign != nil) != c.foreign {
+			t.Errorf("%+v in the zone, %+v here: foreign %t", c.found, c.ours, !c.foreign)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (b *beat) observe(s *zone.State, me zone.Identity) {
 			}
 		}
 	}
-	if ok && (x.Instance != me.Instance || b.counter > 0 && b.fence == barred && x.Counter >= b.counter && !b.sent[x.Counter]) {
+	if ok && (x.Instance != me.Instance || b.counter > 0 && b.fence == barred && x.Counter > b.counter) {
 		b.foreign = &x
 	}
 }
@@ -103,10 +103,6 @@ func (p *Publisher) beatChanges(alone bool) []dns.RR {
 		return p.state.PlanNoBeat(cluster)
 	}
 	p.beat.counter = max(p.beat.counter, p.state.Beats[cluster].Counter) + 1
-	if p.beat.sent == nil {
-		p.beat.sent = map[uint64]bool{}
-	}
-	p.beat.sent[p.beat.counter] = true
 	return p.state.PlanBeat(cluster, p.ownBeat())
 }
 
