@@ -44,7 +44,7 @@ func edgeCommand() *cobra.Command {
 // the name of the file.
 func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
-// ended gives the error with which node, nodecache, hosts or cleanup ended its exit code.
+// ended adds the exit code to an error that ended node, nodecache, hosts or cleanup.
 func ended(err error) error {
 	switch {
 	case errors.As(err, new(*lifecycle.ConfigError)):

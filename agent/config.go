@@ -42,7 +42,8 @@ func configCommand(e env) *cobra.Command {
 	check.RunE = func(*cobra.Command, []string) error { return checkConfig(e, *checked) }
 	show := &cobra.Command{Use: "show", Short: "print the configuration in effect, with the source of each value"}
 	shown := configFlag(show)
-	show.Flags().BoolVar(&rendered, "corefile", false, "print the Corefile that is rendered from it")
+	show.Flags().BoolVar(&rendered, "corefile", false,
+		"print the Corefile that is rendered from --config, or from detected values and defaults")
 	show.Flags().StringVar(&format, "format", "yaml", "output `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
 		"kubelet: the DNS settings in the kubelet's configuration, as JSON; no output if no file of the kubelet is found")
 	show.RunE = func(c *cobra.Command, _ []string) error {

@@ -103,7 +103,7 @@ func followCommand(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{Use: "follow",
 		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, again whenever they change"}
 	set := c.Flags()
-	set.StringVar(&f.from, "from", "", "`FOLDER` where the host's root is mounted, with etc and the targets of its links")
+	set.StringVar(&f.from, "from", "", "`FOLDER` with the host's /etc mounted at etc, and the targets of links in it at their paths")
 	set.StringVar(&f.to, "to", "", "`FOLDER` for the agent's copies of the node's resolv.conf and certificate authorities")
 	set.BoolVar(&f.once, "once", false, "copy once and exit")
 	set.DurationVar(&f.poll, "poll", 30*time.Second, "time between comparisons of copies and sources if no file change is seen")

@@ -134,8 +134,8 @@ func oneLine(keyword string, words []string) []string {
 	return []string{keyword + " " + strings.Join(words, " ")}
 }
 
-// replace removes the lines with keyword, and inserts texts after the last line with keyword or with the keyword before (if not
-// ""). If there is no such line, it inserts them at the end.
+// replace removes the lines with keyword. It inserts texts after the last line whose keyword is keyword or the argument before (unless
+// that is ""), or at the end if there is no such line.
 func replace(lines []line, keyword, before string, texts []string) []line {
 	at := len(lines)
 	for i, l := range lines {

@@ -45,7 +45,7 @@ func DrawSecret() Secret {
 // Bytes returns the secret in the form that packets and rules contain.
 func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
 
-// String hides the secret, from logs too.
+// String hides the secret from %v, %s and text logs. JSON logs do not call it, so log no Secret.
 func (Secret) String() string { return "the agent's secret" }
 
 // ErrNoSwitch means that no rule dropped a control packet, so it had no effect: the host's rules are missing or damaged, or have

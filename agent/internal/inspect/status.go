@@ -20,7 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Status is what `status` shows: the agent's own status, and what can be read without the agent from the kernel and the pods' files.
+// Status is what `status` shows: the agent's own status, and what the kernel, the state folder and the configuration show without the
+// agent.
 type Status struct {
 	Agent   *node.Status  `json:"agent,omitempty"`
 	NoAgent string        `json:"noAgent,omitempty"`

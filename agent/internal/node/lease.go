@@ -231,7 +231,7 @@ func (n *Node) noteRenewed(t target) {
 	}
 }
 
-// noteFailure records why a probe failed, or why the lease was not renewed, and withdraws the lease if the verdict demands it.
+// noteFailure records why a target has no lease, and withdraws the lease if the verdict demands it.
 func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]

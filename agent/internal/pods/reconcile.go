@@ -157,9 +157,9 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerPending steers the paths of the pod file box.files[i] that route allows. It writes the pod table first and then the file, so that
-// the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds the path pending
-// and steers it again.
+// steerPending steers the pending paths of box.files[i] that p.route allows; a path is the pod's queries to one cluster DNS address. It
+// writes the pod table first and then the file, so that the plugin's CHECK never finds a steered pod without its rules. If the agent ends
+// between the two, the next agent finds the path pending and steers it again.
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)

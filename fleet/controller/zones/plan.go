@@ -225,8 +225,9 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	if h := s.HealthCheck; h != nil && h.Port != int32(uint16(h.Port)) { // likewise
 		return p, verdict(Invalid, "spec.healthCheck.port: %d is not from 1 to 65535", h.Port)
 	}
-	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
-	if !slices.ContainsFunc(pointers(z.Spec.Publishers), allowed) {
+	refuses := func(b v1alpha1.Publisher) bool { return !allows(b, r.Namespace, s.Host) }
+	publishers := slices.DeleteFunc(slices.Clone(z.Spec.Publishers), refuses)
+	if len(publishers) == 0 {
 		return p, verdict(NotAllowed, "spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can",
 			z.Name, r.Namespace, s.Host)
 	}
@@ -243,12 +244,16 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		field, named = "addressesFrom", "addressesFrom"
 		source := sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
 		if source.Problem != "" {
-			return p, Verdict{map[bool]string{false: NoAddresses, true: NotReadable}[source.Unread], "spec.addressesFrom: " + source.Problem}
+			reason := NoAddresses
+			if source.Unread {
+				reason = NotReadable
+			}
+			return p, Verdict{reason, "spec.addressesFrom: " + source.Problem}
 		}
 		addresses, hostname = source.Addresses, source.Hostname
 	}
 	for _, a := range addresses {
-		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool { return allowed(b) && within(b.Targets, a) }) {
+		if !slices.ContainsFunc(publishers, func(b v1alpha1.Publisher) bool { return within(b.Targets, a) }) {
 			return p, verdict(NotAllowed,
 				"spec.%s: DNSZone %s lets namespace %s not publish the address %s for %s; the targets of its publishers can",
 				field, z.Name, r.Namespace, a, s.Host)
@@ -259,9 +264,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 			return p, verdict(Invalid, "spec.%s: the hostname %s needs strategy LoadBalanced: only edges answer with it",
 				named, hostname)
 		}
-		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
-			return allowed(b) && covers(b.Hostnames, v1alpha1.HostName(hostname))
-		}) {
+		if !slices.ContainsFunc(publishers, func(b v1alpha1.Publisher) bool { return covers(b.Hostnames, v1alpha1.HostName(hostname)) }) {
 			return p, verdict(NotAllowed,
 				"spec.%s: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
 				named, z.Name, r.Namespace, hostname, s.Host)
@@ -276,16 +279,8 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	return p, verdict(Accepted, "published in zone %s", z.Spec.Zone)
 }
 
-func pointers[T any](items []T) []*T {
-	out := make([]*T, len(items))
-	for i := range items {
-		out[i] = &items[i]
-	}
-	return out
-}
-
 // allows reports whether an entry of publishers allows the namespace to publish the host.
-func allows(b *v1alpha1.Publisher, namespace string, host v1alpha1.HostName) bool {
+func allows(b v1alpha1.Publisher, namespace string, host v1alpha1.HostName) bool {
 	return (slices.Contains(b.Namespaces, v1alpha1.NamespaceName(namespace)) || slices.Contains(b.Namespaces, "*")) && covers(b.Hosts, host)
 }
 

@@ -15,8 +15,8 @@ type client struct {
 }
 
 // clientOf returns the client of a query: the network in its EDNS client subnet option if there is one and the sender is one of the
-// resolvers, else the sender itself. bad reports a malformed or second option, which must be answered with FORMERR (RFC 7871, section
-// 7.1.2). The options of all other senders are ignored, because with them any client could choose its location.
+// resolvers, else the sender itself. bad reports a malformed or second option; the answer to it is FORMERR (RFC 7871, section 7.2.1). The
+// options of all other senders are ignored, because with them any client could choose its location.
 func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client, bad bool) {
 	c.address = sender
 	opt := r.IsEdns0()

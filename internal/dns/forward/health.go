@@ -124,7 +124,7 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream failed clients' queries; until it recovers, it is tried last, except by test queries",
+		s.log.Warn("upstream failed clients' queries; until it recovers, it is tried last, apart from a single query now and then",
 			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {

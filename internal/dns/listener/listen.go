@@ -57,8 +57,8 @@ type Socket struct {
 	File     *os.File
 }
 
-// listen makes a point for each address and protocol, from an inherited socket if there is one. It makes all or none, and returns the
-// errors of all that failed.
+// listen makes a point, which is a listening socket with what serves it, for each address and protocol. It uses an inherited socket if
+// there is one. It makes all points or none, and returns the errors of all that failed.
 func (s *Server) listen(ctx context.Context, cfg Config, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
 	var points []*point
 	var errs []error

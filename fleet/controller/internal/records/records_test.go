@@ -409,6 +409,9 @@ func TestIdentify(t *testing.T) {
 		if _, err := identify(t.Context(), r.store, Options{Namespace: "neardns-zones", ClusterID: "Not one"}); err == nil {
 			t.Error("a bad id is taken")
 		}
+		if b, err := identify(t.Context(), r.store, Options{Namespace: "kube-system"}); err != nil || b.Cluster != a.Cluster {
+			t.Errorf("in kube-system: %+v, %v; want the cluster of %+v", b, err, a)
+		}
 		if _, err := identify(t.Context(), r.store, Options{Namespace: "elsewhere"}); err == nil || !strings.Contains(err.Error(), "elsewhere") {
 			t.Errorf("%v", err)
 		}

@@ -114,7 +114,7 @@ var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToSche
 // ID, unless one is a copy of the other's etcd.
 func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identity, error) {
 	var system, own corev1.Namespace
-	for name, into := range map[string]*corev1.Namespace{metav1.NamespaceSystem: &system, o.Namespace: &own} {
+	for into, name := range map[*corev1.Namespace]string{&system: metav1.NamespaceSystem, &own: o.Namespace} { // they may be the same
 		if err := reader.Get(ctx, client.ObjectKey{Name: name}, into); err != nil {
 			return zone.Identity{}, fmt.Errorf("read the UID of namespace %s: %w", name, err)
 		}

@@ -41,8 +41,8 @@ func passive() []string {
 		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}
 }
 
-// indifferent lists the options of `forward` that change no answer. It lacks, for example, `except`, `next` and `failover`, with which
-// other plugins or servers answer.
+// indifferent lists the options of `forward` that change no answer of an upstream; some of them only decide when a query fails. It lacks,
+// for example, `except`, `next` and `failover`, with which other plugins or servers answer.
 func indifferent() []string {
 	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent",
 		"max_connect_attempts", "max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
