@@ -247,7 +247,7 @@ func TestTypeOfLetters(t *testing.T) {
 func TestSizes(t *testing.T) {
 	l := open(t, 64)
 	const name = "sizes.example."
-	for size := 500; size <= 1300; size += 1 + size/600*97 {
+	for size := 500; size <= 1300; size += 1 + size/516*97 {
 		text := make([]byte, 0, size)
 		records := []string{}
 		// One record for the bulk and one that fills up to the size.
@@ -262,7 +262,7 @@ func TestSizes(t *testing.T) {
 		n := 0
 		a := m(n)
 		for a.Entry.Size() < size {
-			n++
+			n += max(1, (size-a.Entry.Size())/2)
 			a = m(n)
 		}
 		exact := a.Entry.Size()
