@@ -258,7 +258,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		reload()
 	}
 	goroutines, files := count()
-	for range 20 {
+	for range 6 {
 		reload()
 	}
 	waitFor(t, "goroutines and files to go", func() bool {
