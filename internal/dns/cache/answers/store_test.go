@@ -74,7 +74,7 @@ func TestFlood(t *testing.T) {
 		sp.Get(k)
 		hot = append(hot, k)
 	}
-	for i := range 20000 {
+	for i := range 5000 {
 		k, e := entry(t, fmt.Sprintf("r%d.example.", i), 600)
 		sp.Put(k, e)
 		if n := sp.Len(Success); n > 1000 {
@@ -238,7 +238,7 @@ func TestSweep(t *testing.T) {
 
 // TestHonestBytes holds the store's own size against the runtime's figures.
 func TestHonestBytes(t *testing.T) {
-	const n = 20000
+	const n = 4000
 	for _, records := range []int{1, 8} {
 		names := make([]string, n)
 		var rrs []string
