@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,10 +21,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-const (
-	expires   = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n}"
-	refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
-)
+const refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
 
 // crowd queries names: each at a rate of its own, by chance, for a while.
 type crowd struct {
@@ -31,7 +29,7 @@ type crowd struct {
 	rate   float64 // of all together, a second
 	lasts  time.Duration
 	change time.Duration        // after which all names are others; 0: never
-	bursts bool                 // each name is queried twenty times at once, and then not for a while
+	burst  int                  // so many queries for a name at once, and then none for a while; 0: one
 	leaves float64              // so much less than 99 % of hits is as it should be
 	pick   func(*rand.Rand) int // a name; nil: each as often as the others
 	ttl    func(name int) uint32
@@ -51,65 +49,67 @@ func (h *ahead) watched() int {
 	return len(h.due)
 }
 
-// ask sends the crowd's queries to a cache. The same seed always gives the same queries.
-func (c crowd) ask(t *testing.T, block string) (h heard) {
+// ask sends the crowd's queries to a cache that refreshes, or to one that only lets answers expire, which is a map. The same seed always
+// gives the same queries.
+func (c crowd) ask(t *testing.T, refresh bool) (h heard) {
 	t.Helper()
+	if c.pick == nil {
+		c.pick = func(chance *rand.Rand) int { return chance.IntN(c.names) }
+	}
 	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, block)
 		var mu sync.Mutex
 		until := map[string]time.Time{} // by the cache behind ours
-		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			name := r.Question[0].Name
-			var n, turn int
-			if _, err := fmt.Sscanf(name, "n%d.t%d.example.", &n, &turn); err != nil {
-				t.Error(err)
-			}
+		fetch := func(name string) uint32 {
+			n, _ := strconv.Atoi(name[1:strings.IndexByte(name, '.')])
+			mu.Lock()
 			ttl := c.ttl(n)
-			if c.shared {
-				mu.Lock()
-				if left := time.Until(until[name]); left > 0 {
-					ttl = uint32((left + time.Second - 1) / time.Second)
-				} else {
-					until[name] = time.Now().Add(time.Duration(ttl) * time.Second)
-				}
-				mu.Unlock()
+			if left := time.Until(until[name]); c.shared && left > 0 {
+				ttl = uint32((left + time.Second - 1) / time.Second)
+			} else if c.shared {
+				until[name] = time.Now().Add(time.Duration(ttl) * time.Second)
 			}
-			<-time.After(max(time.Millisecond, c.takes))
+			mu.Unlock()
+			time.Sleep(max(time.Millisecond, c.takes))
+			return ttl
+		}
+		f := newFixture(t, refreshes)
+		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			m := new(dns.Msg).SetReply(r)
-			head := dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}
+			head := dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: fetch(r.Question[0].Name)}
 			if c.denied {
 				m.Rcode, head.Name, head.Rrtype = dns.RcodeNameError, ".", dns.TypeSOA
-				m.Ns = []dns.RR{&dns.SOA{Hdr: head, Ns: "ns.", Mbox: "h.", Minttl: ttl}}
+				m.Ns = []dns.RR{&dns.SOA{Hdr: head, Ns: "ns.", Mbox: "h.", Minttl: head.Ttl}}
 			} else {
 				m.Answer = []dns.RR{&dns.A{Hdr: head, A: net.IPv4(192, 0, 2, 1)}}
 			}
 			return m.Rcode, w.WriteMsg(m)
 		}
+		ends := map[string]time.Time{}
+		query := func(name string) {
+			if refresh {
+				_, _ = f.cache.ServeDNS(t.Context(), new(writer), new(dns.Msg).SetQuestion(name, dns.TypeA))
+			} else if !time.Now().Before(ends[name]) {
+				f.asked.Add(1)
+				ttl := time.Duration(fetch(name)) * time.Second
+				ends[name] = time.Now().Add(ttl)
+			}
+		}
 		chance := rand.New(rand.NewPCG(1, 2))
 		begun, before := time.Now(), int64(0)
 		for first := true; time.Since(begun) < c.lasts; {
-			<-time.After(time.Duration(chance.ExpFloat64() / c.rate * float64(time.Second)))
-			turn, times := 0, 1
+			time.Sleep(time.Duration(chance.ExpFloat64() / c.rate * float64(time.Second)))
+			turn := 0
 			if c.change > 0 {
 				turn = int(time.Since(begun) / c.change)
-			}
-			if c.bursts {
-				times = 20
 			}
 			late := time.Since(begun) > c.lasts/2
 			if late && first {
 				first, before = false, f.asked.Load()
 			}
-			var n int
-			if c.pick != nil {
-				n = c.pick(chance)
-			} else {
-				n = chance.IntN(c.names)
-			}
-			name := fmt.Sprintf("n%d.t%d.example.", n, turn)
-			for range times {
+			name := "n" + strconv.Itoa(c.pick(chance)) + ".t" + strconv.Itoa(turn) + ".example."
+			for range max(c.burst, 1) {
 				at := time.Now()
-				f.ask(name)
+				query(name)
 				if late {
 					h.questions++
 					if time.Since(at) > 0 {
@@ -120,7 +120,7 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 		}
 		h.upstream = int(f.asked.Load() - before)
 		f.cache.ahead.end()
-		<-time.After(time.Second) // what is under way ends
+		time.Sleep(time.Second) // what is under way ends
 	})
 	return h
 }
@@ -142,7 +142,7 @@ func TestRefreshKeepsHot(t *testing.T) {
 		"denials of 5 s, 1,000 questions in each": {names: 1, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alone, ours := c.ask(t, expires), c.ask(t, refreshes)
+			alone, ours := c.ask(t, false), c.ask(t, true)
 			hits := 1 - float64(ours.waited)/float64(ours.questions)
 			cost := float64(ours.upstream) / float64(alone.upstream)
 			t.Logf("hits %.4f (%.4f where answers expire), upstream %.3f", hits, 1-float64(alone.waited)/float64(alone.questions), cost)
@@ -197,7 +197,7 @@ func w3TTL(name int) uint32 {
 func TestRefreshIsBound(t *testing.T) {
 	for name, c := range map[string]crowd{
 		"names that live for one TTL":        {names: 20, rate: 100, lasts: 4 * time.Minute, change: 6 * time.Second, ttl: always(5)},
-		"bursts, a TTL and more between":     {names: 20, rate: 2, lasts: 10 * time.Minute, bursts: true, ttl: always(5)},
+		"bursts, a TTL and more between":     {names: 20, rate: 2, lasts: 10 * time.Minute, burst: 20, ttl: always(5)},
 		"three questions in each TTL":        {names: 50, rate: 30, lasts: 4 * time.Minute, ttl: always(5)},
 		"five questions in each TTL":         {names: 50, rate: 50, lasts: 4 * time.Minute, ttl: always(5), denied: true},
 		"eight questions in each TTL":        {names: 50, rate: 80, lasts: 4 * time.Minute, ttl: always(5)},
@@ -206,7 +206,7 @@ func TestRefreshIsBound(t *testing.T) {
 		"a cache behind ours, few questions": {names: 50, rate: 20, lasts: 10 * time.Minute, ttl: always(30), shared: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alone, ours := c.ask(t, expires), c.ask(t, refreshes)
+			alone, ours := c.ask(t, false), c.ask(t, true)
 			t.Logf("hits %.3f, %.3f where answers expire; upstream %.3f", 1-float64(ours.waited)/float64(ours.questions),
 				1-float64(alone.waited)/float64(alone.questions), float64(ours.upstream)/float64(alone.upstream))
 			if most := 1.1*float64(alone.upstream) + float64(maxCredit)/fetchCosts + float64(min(c.names, 200)); float64(ours.upstream) > most {
@@ -245,7 +245,7 @@ func TestRefreshRests(t *testing.T) {
 // TestRefreshForgetsEvicted: watching keeps no evicted entry in memory, and an evicted entry's name makes room for another one.
 func TestRefreshForgetsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, refreshes)
+		f := newFixture(t, strings.Replace(refreshes, "20480", "1024", 1))
 		defer f.cache.ahead.end()
 		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) { // each has an end of its own
 			return address("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
@@ -363,7 +363,7 @@ func TestRefreshTriesAgain(t *testing.T) {
 		h.mu.Unlock()
 		waits := func(turn int) (n int) { // of a name that is queried through ten TTLs
 			name := fmt.Sprintf("n%d.example.", turn)
-			for begun := time.Now(); time.Since(begun) < 10*time.Second; <-time.After(10 * time.Millisecond) {
+			for begun := time.Now(); time.Since(begun) < 10*time.Second; <-time.After(50 * time.Millisecond) {
 				at := time.Now()
 				f.ask(name)
 				if time.Since(at) > 0 {

@@ -151,13 +151,13 @@ func (c *contest) ask(a *ask) difference {
 	q := a.message(a.names[0], uint16(1+len(c.w.history)%65535))
 	var answers [2]answer
 	var wg sync.WaitGroup
-	for i, s := range c.sides {
-		wg.Go(func() {
-			r, err := put(s.server, q.Copy(), a.tcp)
-			answers[i] = meaning(q, r, a.tcp)
-			answers[i].fault = errors.Join(err, answers[i].fault)
-		})
+	put := func(i int) {
+		r, err := put(c.sides[i].server, q.Copy(), a.tcp)
+		answers[i] = meaning(q, r, a.tcp)
+		answers[i].fault = errors.Join(err, answers[i].fault)
 	}
+	wg.Go(func() { put(0) })
+	put(1)
 	wg.Wait()
 	d.ours, d.theirs = answers[0], answers[1]
 	d.rule, d.mood = c.sides[0].upstream.rule(q.Question[0]), c.sides[0].upstream.now()

@@ -33,7 +33,7 @@ func TestEarlyFetchesCost(t *testing.T) {
 	}
 }
 
-const hotTTLs = 50 // for so many TTLs a name is queried
+const hotTTLs = 20 // for so many TTLs a name is queried
 
 // askedAllTheTime queries one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
 // waited for it.

@@ -134,13 +134,15 @@ func (r *runner) ask(i int, a *ask) {
 		q := a.message(name, uint16(1+(i*7919+n)%65535))
 		replies, errs := make([]reply, a.clients), make([]error, a.clients)
 		var wg sync.WaitGroup
-		for c := range a.clients {
-			wg.Go(func() {
-				if replies[c], errs[c] = put(r.server, q.Copy(), a.tcp); errs[c] == nil {
-					errs[c] = a.check(q, replies[c])
-				}
-			})
+		client := func(c int) {
+			if replies[c], errs[c] = put(r.server, q.Copy(), a.tcp); errs[c] == nil {
+				errs[c] = a.check(q, replies[c])
+			}
 		}
+		for c := range a.clients - 1 {
+			wg.Go(func() { client(c) })
+		}
+		client(a.clients - 1)
 		wg.Wait()
 		if err := errors.Join(errs...); err != nil {
 			r.fail(i, fmt.Errorf("%w\ngot after %v: %v", err, replies[0].after, replies[0].msg))

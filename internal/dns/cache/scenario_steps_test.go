@@ -243,7 +243,7 @@ func (r record) rr(name string) (dns.RR, error) {
 	if _, ok := zp.Next(); ok || zp.Err() != nil {
 		return nil, fmt.Errorf("%q is more than a record", r.text)
 	}
-	if _, err := dns.PackRR(rr, make([]byte, 65535), 0, nil, false); err != nil {
+	if _, err := dns.PackRR(rr, make([]byte, dns.Len(rr)), 0, nil, false); err != nil {
 		return nil, fmt.Errorf("%q: %w", r.text, err)
 	}
 	return rr, nil
