@@ -288,7 +288,7 @@ func TestNeighbourClearsNothing(t *testing.T) {
 				m.decide(decisionKey{s, fmt.Sprint(i, n)}, func(e *end) { e.ttl = 30 })
 			}
 		}
-		for i := range 4 * remembered {
+		for i := range remembered {
 			m.decide(decisionKey{busy, fmt.Sprint(i)}, func(e *end) { e.ttl = 30 })
 			m.decide(decisionKey{busier, fmt.Sprint(i)}, func(e *end) { e.ttl = 30 })
 			m.decide(decisionKey{busier, fmt.Sprint("more", i)}, func(e *end) { e.ttl = 30 })
