@@ -161,7 +161,7 @@ neardns_edge_answers_total{reason="unhealthy"} 0
 func TestCrowdedName(t *testing.T) {
 	app := "app." + origin
 	records := append(base(t), published(zone.Publication{Host: app, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")})...)
-	for i := range 50_000 {
+	for i := range 5_000 {
 		records = append(records, &dns.A{Hdr: dns.RR_Header{Name: app, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
 	}
 	p := newPair(t, authoritative.Options{}, records, unwatched)
@@ -170,7 +170,7 @@ func TestCrowdedName(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for range 100 {
+	for range 30 {
 		p.draw += 7_919 << 3
 		b, ok := p.fast(m, netip.MustParseAddr("10.1.0.1"), true)
 		var a dns.Msg
@@ -185,8 +185,8 @@ func TestCrowdedName(t *testing.T) {
 			t.Fatalf("over UDP: %v", a)
 		}
 	}
-	if len(seen) < 90 {
-		t.Errorf("of 100 answers %d begin differently", len(seen))
+	if len(seen) < 27 {
+		t.Errorf("of 30 answers %d begin differently", len(seen))
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 func TestSubset(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 11))
 	var asked, narrowed int
-	for round := range 300 {
+	for round := range 120 {
 		records := append(randomZone(t, rng), base(t)...)
 		state, err := zone.Parse(origin, records)
 		if err != nil {
@@ -42,11 +42,10 @@ func TestSubset(t *testing.T) {
 		}
 		for _, name := range append(randomHosts(), "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeNS} {
+				q := question(name, qtype)
+				want, _, _, result := plain.Lookup(t.Context(), request.Request{W: &writer{from: udp("10.1.0.1")}, Req: q, Zone: origin}, name)
 				for _, from := range []string{"10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"} {
-					q := question(name, qtype)
-					m := put(t, s, udp(from), q)
-					r := request.Request{W: &writer{from: udp(from)}, Req: q, Zone: origin}
-					want, _, _, result := plain.Lookup(t.Context(), r, name)
+					m := put(t, s, udp(from), q.Copy())
 					asked++
 					ours, theirs := held(m.Answer, qtype), held(want, qtype)
 					switch {
@@ -70,7 +69,7 @@ func TestSubset(t *testing.T) {
 			}
 		}
 	}
-	if asked < 50_000 || narrowed < 1_000 {
+	if asked < 30_000 || narrowed < 1_000 {
 		t.Errorf("%d questions, %d of them answered with less than a plain server: the test shows little", asked, narrowed)
 	}
 }
