@@ -133,7 +133,7 @@ func TestScope(t *testing.T) {
 			listed[n] = p
 			l.Ranges.Add(n, p)
 		}
-		for range 500 {
+		for range 100 {
 			a := address()
 			p, bits := l.Locate(a)
 			// The ranges as a list has them.
@@ -146,7 +146,7 @@ func TestScope(t *testing.T) {
 			if longest.IsValid() && !slices.Equal(p, listed[longest]) {
 				t.Fatalf("round %d: %s is in %s, %v, not %v", round, a, longest, listed[longest], p)
 			}
-			for range 20 { // another address in the scope
+			for range 8 { // another address in the scope
 				other := a.AsSlice()
 				for bit := bits; bit < a.BitLen(); bit++ {
 					if rng.IntN(2) == 0 {
