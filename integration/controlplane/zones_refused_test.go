@@ -133,6 +133,7 @@ func TestZonesRefused(t *testing.T) {
 		{"DNSRecord", "healthCheck", "{protocol: HTTP}", "spec.healthCheck.port: Required"},
 		{"DNSRecord", "healthCheck", "{protocol: http, port: 80}", `supported values: "HTTP", "HTTPS", "TCP"`},
 		{"DNSRecord", "healthCheck", "{protocol: HTTP, port: 0}", "spec.healthCheck.port"},
+		{"DNSRecord", "healthCheck", "{protocol: HTTP, port: 80, path: /" + strings.Repeat("a", 80) + "}", "spec.healthCheck.path"},
 		{"DNSRecord", "healthCheck", "{protocol: HTTP, port: 65536}", "spec.healthCheck.port"},
 		{"DNSRecord", "healthCheck", "{protocol: HTTP, port: 80, path: ready}", "path begins with /"},
 		{"DNSRecord", "healthCheck", `{protocol: HTTP, port: 80, path: "/a b"}`, "path begins with /"},

@@ -111,7 +111,7 @@ type PublishOptions struct {
 	// +optional
 	DefaultGeo bool `json:"defaultGeo,omitempty"`
 
-	// healthCheck is the check by which edges decide whether an address is healthy.
+	// healthCheck is the check by which edges and the clusters' controllers decide whether an address is healthy.
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
@@ -173,7 +173,7 @@ type AddressesFrom struct {
 // +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="name is an object's name: letters, digits, '-' and '.', in lower case"
 type ObjectName string
 
-// HealthCheck describes how edges check an address.
+// HealthCheck describes how edges and controllers check an address.
 //
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.path)",message="path needs protocol HTTP or HTTPS",fieldPath=".path"
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.host)",message="host needs protocol HTTP or HTTPS",fieldPath=".host"
@@ -192,7 +192,7 @@ type HealthCheck struct {
 	// path is the path of the HTTP request; the default is "/".
 	//
 	// +optional
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=80
 	// +kubebuilder:validation:XValidation:rule="self.matches('^/[-A-Za-z0-9._~!$&()*+,/:;=@%?]*$')",message="path begins with / and has only characters of a URL"
 	Path string `json:"path,omitempty"`
 	// host is the name in the Host header of the request, and with HTTPS the name that the certificate must have; the default is the
