@@ -46,7 +46,7 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Owners(ctx, stdout, f.watch)
 			}),
-		viewCommand("plan", "print the first update that publish would send for each host, as nsupdate commands", nil, identityFlags,
+		viewCommand("plan", "print each host's first change that publish would send, as nsupdate commands", nil, identityFlags,
 			func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Plan(ctx, stdout, f.id)
 			}),

@@ -45,7 +45,7 @@ type NodeDNSSpec struct {
 	// +optional
 	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
 	// clusterDNS places the pods of kube-dns itself. If unset, they run where their own manifest allows it; what the controller had
-	// set before is removed again.
+	// set before is removed again, once the rollout cannot leave kube-dns without a ready pod.
 	// +optional
 	ClusterDNS *ClusterDNS `json:"clusterDNS,omitempty"`
 }
@@ -69,7 +69,8 @@ type ClusterDNS struct {
 	// +kubebuilder:default=DryRun
 	// +kubebuilder:validation:Enum=DryRun;Apply
 	Mode string `json:"mode,omitempty"`
-	// minReady is the number of kube-dns pods that must stay ready during a change. A change that could leave fewer is refused.
+	// minReady is the number of kube-dns pods that must stay ready during a change. A change that could leave fewer than
+	// this, and fewer than are ready now, is refused. While fewer are ready, ClusterDNSAvailable is False.
 	//
 	// +optional
 	// +kubebuilder:default=1
@@ -166,8 +167,8 @@ type NodeDNSStatus struct {
 	// +optional
 	Excluded int32 `json:"excluded"`
 	// conditions are Accepted, Applied and Available, and of kube-dns: ClusterDNSAvailable, ClusterDNSProgressing and
-	// ClusterDNSDegraded if spec.clusterDNS is set or an earlier one is still to be removed, and WorkersIsolated if it is known on which
-	// nodes kube-dns runs.
+	// ClusterDNSDegraded if spec.clusterDNS is set, only ClusterDNSDegraded while an earlier one cannot be removed yet, and
+	// WorkersIsolated if it is known on which nodes kube-dns runs.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

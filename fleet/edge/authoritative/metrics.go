@@ -6,11 +6,11 @@ import (
 	"github.com/neardns/neardns/fleet/edge/loadbalance"
 )
 
-const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; " +
-	"simple gave the addresses of all clusters; plain is everything else of a zone, except answers to ANY " +
+const answersHelp = "Queries of the edge, by its answer: geo, default, any and unhealthy: the addresses of a chosen cluster; " +
+	"simple: those of all clusters; plain: everything else of a zone, except answers to ANY " +
 	"(if a wildcard or CNAME leads to a host, the answer counts as plain and as its choice); " +
 	"refused: no such zone, a transfer, a refused NOTIFY or a malformed client subnet; " +
-	"limited got no answer, and slipped an empty one, because their network sends too many queries."
+	"limited: no answer, and slipped: an empty, truncated one, because the client's network sends too many queries over UDP."
 
 // counts are the counters of queries. Their labels have fixed values: names of hosts and clusters would be visible to every client of the
 // metrics endpoint.

@@ -71,7 +71,7 @@ func TestPlanLimitLoadBalanced(t *testing.T) {
 	full := edit(www, func(p *Publication) { p.Strategy, p.Addresses = LoadBalanced, addrs("2001:db8::1", "2001:db8::2") })
 	w.Limit = 2
 	st := with(t, claimOf("cluster2", full)).Plan(w, Memory{}, edit(full, func(p *Publication) { p.Addresses = many(5) }))
-	if len(st.Notes) != 1 || !strings.Contains(st.Notes[0].Message, "2 are left to edges, 3 are nowhere.") {
+	if len(st.Notes) != 1 || !strings.Contains(st.Notes[0].Message, "2 are left to edges, 3 fit neither at the host nor at the cluster's name.") {
 		t.Errorf("more addresses than the level takes: %+v", st.Notes)
 	}
 }

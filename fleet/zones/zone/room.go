@@ -143,7 +143,7 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 		nowhere := len(slices.DeleteFunc(slices.Clone(p.step.Unserved), func(a netip.Addr) bool { return slices.Contains(places[a], own) }))
 		rest := ""
 		if nowhere > 0 {
-			rest = fmt.Sprintf(", %d are nowhere", nowhere)
+			rest = fmt.Sprintf(", %d fit neither at the host nor at the cluster's name", nowhere)
 		}
 		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges%s. "+
 			"Raise max-records-per-type on BIND", want.Host, p.w.Limit, n-nowhere, rest)
