@@ -38,11 +38,11 @@ const (
 	// while the zone does not change: between two updates of the file's modification time, and between two tries to write the file after a
 	// failed one
 	touchRest = time.Minute
-	// lookRest is the minimum time between two reads, unless Follow cancels the first one: otherwise forged NOTIFY messages could cause
+	// lookRest is the minimum time between two reads, unless Follow is called: otherwise forged NOTIFY messages could cause
 	// any number of reads.
 	lookRest = 100 * time.Millisecond
 	// together is the time limit of one read, for example of the transfer of a large zone over a slow line, and the minimum time between two
-	// reads of a zone that stays too large, also after a NOTIFY.
+	// reads of a zone that stays too large, also after a NOTIFY, unless Follow is called.
 	together = 2 * time.Minute
 )
 
@@ -92,7 +92,7 @@ type Copy struct {
 	reserve bool // serve the same records again at the next read, because Follow was called
 	// transfer the whole zone next: incremental changes may not fit, for example because the primary is another one or was restored
 	whole   bool
-	cut     context.CancelFunc // cancels the current read
+	cut     context.CancelFunc // cancels the current read, or the pause after it
 	full    time.Time          // the first read after this time transfers the whole zone
 	records records            // empty: the zone was never read
 	current time.Time          // when the primary last confirmed these records
@@ -143,18 +143,16 @@ func (c *Copy) Run(ctx context.Context) {
 	wg.Go(func() { c.keep(ctx) })
 	defer wg.Wait()
 	for retry := time.Duration(0); ctx.Err() == nil; {
-		bounded, cancel := context.WithTimeout(ctx, together)
+		uncut, cancel := context.WithCancel(ctx) // Follow cancels it
+		bounded, done := context.WithTimeout(uncut, together)
 		c.mu.Lock()
 		c.cut = cancel
 		c.mu.Unlock()
 		err := c.look(bounded)
-		wasCut := errors.Is(bounded.Err(), context.Canceled)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && wasCut {
-			continue // Follow set another primary
+		done()
+		if err != nil && uncut.Err() != nil {
+			cancel()
+			continue // the read was cancelled
 		}
 		c.note(err)
 		wait := pollMost
@@ -168,7 +166,8 @@ func (c *Copy) Run(ctx context.Context) {
 		if rfc2136.KindOf(err) == rfc2136.TooLarge && retry == retryMost {
 			rest = together // the zone stays too large, and each try transfers as much as is allowed
 		}
-		tick.Pause(ctx, rest)
+		tick.Pause(uncut, rest)
+		cancel()
 		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: keeps edges from querying at the same time
 		select {
 		case <-ctx.Done():

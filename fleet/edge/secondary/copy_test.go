@@ -287,6 +287,19 @@ func TestStaysTooLarge(t *testing.T) {
 	})
 }
 
+// TestTooLargeElsewhere: a copy whose zone stays too large reads another primary at once.
+func TestTooLargeElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := &primary{fails: &rfc2136.Error{Kind: rfc2136.TooLarge, Err: errors.New("more than 9 records")}}, &served{}
+		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
+		defer run(t, c)()
+		sleep(time.Minute)
+		c.Follow(&primary{now: version(1, "a")})
+		synctest.Wait() // at once: no time passes
+		s.check(t, "another primary", version(1, "a"))
+	})
+}
+
 // TestGrows: nor does one that grew by small steps, or by a few large records.
 func TestGrows(t *testing.T) {
 	for name, added := range map[string][]dns.RR{
