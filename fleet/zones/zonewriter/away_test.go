@@ -161,7 +161,7 @@ func TestCutOff(t *testing.T) {
 	for _, c := range all {
 		c.clean(t)
 	}
-	for range 3 {
+	for range 2 {
 		cut.Store(true)
 		testutil.Eventually(t, func() error {
 			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {

@@ -216,7 +216,7 @@ func TestJoinChangeLeave(t *testing.T) {
 // Many clusters change one host at once: nothing is lost, nothing left over, and what they add needs no second message.
 func TestCrowd(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
-		const n = 12
+		const n = 8
 		var all []*cluster
 		for i := range n {
 			all = append(all, start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute}))
