@@ -18,6 +18,7 @@ const (
 	lastWait  = 250 * time.Millisecond // maximum wait between two tries
 	pause     = 5 * time.Second        // wait of a host after tries or inARow; for failures in a row it doubles, up to Validate
 	away      = time.Second            // wait if the primary cannot be read, or accepts no message; doubles up to longAway
+	longest   = 2 * time.Minute        // time limit of a read, as of an edge; without one, a very slow transfer would look like a good read for hours
 	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
 	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy
@@ -157,6 +158,8 @@ func (p *Publisher) rest() time.Duration {
 // read reads the zone: completely if whole is set or the changes alone are not enough, else only its changes. If serialFirst is set and
 // whole is not, it first queries the serial and the claim that sameHistory compares, and reads nothing more if both are unchanged.
 func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	if !whole && serialFirst {
 		serial, err := p.client.Serial(ctx)
 		if err != nil {

@@ -102,3 +102,42 @@ func TestUpdatesWithoutAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A primary whose transfer never ends, although each message comes in time, is one that cannot be read.
+func TestEndlessTransfer(t *testing.T) {
+	const origin = "shared.example."
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		reads := 0
+		serve := func(conn net.Conn) {
+			far := &dns.Conn{Conn: conn}
+			defer far.Close()
+			m, err := far.ReadMsg()
+			for n := 0; err == nil; n++ {
+				answer := new(dns.Msg).SetReply(m)
+				answer.Answer = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: origin, Rrtype: dns.TypeSOA, Class: dns.ClassINET}, Ns: ".", Mbox: ".", Serial: 1}}
+				if n > 0 {
+					answer.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"a"}}}
+				}
+				err = far.WriteMsg(answer)
+				time.Sleep(4 * time.Second)
+			}
+		}
+		p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"},
+			Dial: func(context.Context, string, string) (net.Conn, error) {
+				reads++
+				near, far := net.Pipe()
+				go serve(far)
+				return near, nil
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Run(ctx)
+		time.Sleep(time.Minute) // the server's goroutines end
+		if reads < 20 || rfc2136.KindOf(p.Zone().Err) != rfc2136.Cut {
+			t.Errorf("%d reads within an hour: %v", reads, p.Zone().Err)
+		}
+	})
+}
