@@ -18,7 +18,7 @@ const (
 	lastWait  = 250 * time.Millisecond // maximum wait between two tries
 	pause     = 5 * time.Second        // wait of a host after tries or inARow; for failures in a row it doubles, up to Validate
 	away      = time.Second            // wait if the primary cannot be read, or accepts no message; doubles up to longAway
-	longest   = 2 * time.Minute        // time limit of a read, as of an edge; without one, a very slow transfer would look like a good read for hours
+	longest   = 2 * time.Minute        // time limit of a read, as of an edge's; a slower transfer is a failed one
 	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
 	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -259,7 +260,7 @@ func shortened(message string) string {
 	if len(message) <= most {
 		return message
 	}
-	return message[:most] + " …"
+	return strings.ToValidUTF8(message[:most], "") + " …"
 }
 
 func order(condition string) int {

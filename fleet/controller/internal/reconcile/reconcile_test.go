@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -129,6 +130,16 @@ func TestRefusedNode(t *testing.T) {
 	r.apply(nil)
 	if _, err := r.step(); err == nil || tried != 1 {
 		t.Errorf("%d tries, %v", tried, err)
+	}
+}
+
+// An Event's note is valid UTF-8, also if a character is at the limit.
+func TestShortened(t *testing.T) {
+	for _, before := range []string{"", "a", "aa"} {
+		note := shortened(before + strings.Repeat("…", 400))
+		if !utf8.ValidString(note) || len(note) < 1000 || len(note) > 1024 {
+			t.Errorf("%d bytes: %q", len(note), note[len(note)-10:])
+		}
 	}
 }
 
