@@ -94,8 +94,8 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	before := n.repairs("rules")
 	nft(drop)
 	testutil.Eventually(t, func() error {
-		if a := n.status().Agent; a == nil || a.Repairs["rules"] == before {
-			return fmt.Errorf("the agent has not repaired its rules: %+v", a)
+		if a, err := n.agentStatus(); err != nil || a.Repairs["rules"] == before {
+			return fmt.Errorf("the agent has not repaired its rules: %+v, %w", a, err)
 		}
 		return nil
 	})

@@ -105,7 +105,7 @@ func (n *node) keepAskingFor(answered func(target)) *clients {
 	name := freshName()
 	for _, at := range n.targets() {
 		a.wg.Go(func() {
-			for tick := time.NewTicker(10 * time.Millisecond); ; {
+			for tick := time.NewTicker(40 * time.Millisecond); ; {
 				select {
 				case <-a.ended:
 					tick.Stop()

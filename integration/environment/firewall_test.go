@@ -81,7 +81,13 @@ func TestForeignDrop(t *testing.T) {
 	pods := n.keepAsking()
 	n.Host.RunInput("table inet foreign {\n chain input {\n type filter hook input priority 5; policy drop;\n ct state established,related accept\n iifname lo accept\n }\n}\n", "nft", "-f", "-")
 	testutil.Eventually(t, func() error {
-		if s := n.status(); len(s.Leases) > 0 || s.Agent == nil || s.Agent.Ready {
+		if a, err := n.agentStatus(); err != nil || a.Ready {
+			return fmt.Errorf("the agent is ready: %+v, %w", a, err)
+		}
+		return nil
+	})
+	testutil.Eventually(t, func() error {
+		if s := n.status(); len(s.Leases) > 0 {
 			return fmt.Errorf("leases stand: %v", s.Leases)
 		}
 		return nil
@@ -127,8 +133,8 @@ func TestNoNewConntrackEntry(t *testing.T) {
 			t.Errorf("%s answers a new connection (%s), so nothing was full", direct, a)
 		}
 	}
-	if s := n.status(); s.Agent == nil || !s.Agent.Ready {
-		t.Errorf("the leases went: %+v", s.Agent)
+	if a, err := n.agentStatus(); err != nil || !a.Ready {
+		t.Errorf("the leases went: %+v, %v", a, err)
 	}
 	n.Host.Run("nft", "delete", "table", "inet", "full")
 	n.awaitCached("room again")

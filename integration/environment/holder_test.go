@@ -34,9 +34,8 @@ func TestPortTaken(t *testing.T) {
 			self := fmt.Sprintf("(pid %d)", os.Getpid())
 			n.launch()
 			testutil.Eventually(t, func() error {
-				s := n.status()
-				if s.Agent == nil || !strings.Contains(s.Agent.Faults["server"], self) || s.Agent.LastFault == nil {
-					return fmt.Errorf("the holder is not named: %+v", s.Agent)
+				if a, err := n.agentStatus(); err != nil || !strings.Contains(a.Faults["server"], self) || a.LastFault == nil {
+					return fmt.Errorf("the holder is not named: %+v, %w", a, err)
 				}
 				return nil
 			})

@@ -3,7 +3,6 @@ package environment
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -113,29 +112,38 @@ func (n *node) start() {
 func (n *node) awaitReady() {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if s := n.status(); s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < len(n.ClusterDNS()) {
-			return fmt.Errorf("the agent is not ready: %+v", s.Agent)
+		a, err := n.agentStatus()
+		if err == nil && (!a.Ready || len(a.Proven) < len(n.ClusterDNS())) {
+			err = fmt.Errorf("the agent is not ready: %+v", a)
 		}
-		return nil
+		return err
 	})
+}
+
+// agentStatus has the fields of the running agent's status that the tests look at.
+type agentStatus struct {
+	Ready   bool              `json:"ready"`
+	Proven  []netip.Addr      `json:"fallbackProven"`
+	Faults  map[string]string `json:"faults"`
+	Repairs map[string]int    `json:"repairs"`
+	PID     int               `json:"pid"`
+	Cache   struct {
+		Bytes, Hits, Misses int64
+	} `json:"cache"`
+	LastFault *struct {
+		Part, What string
+		Time       time.Time
+	} `json:"lastFault"`
+}
+
+func (n *node) agentStatus() (*agentStatus, error) {
+	var a agentStatus
+	return &a, programs.ReadAgent(n.state, "/status", &a)
 }
 
 // status has the fields of `neardns-agent status --json` that the tests look at.
 type status struct {
-	Agent *struct {
-		Ready   bool              `json:"ready"`
-		Proven  []netip.Addr      `json:"fallbackProven"`
-		Faults  map[string]string `json:"faults"`
-		Repairs map[string]int    `json:"repairs"`
-		PID     int               `json:"pid"`
-		Cache   struct {
-			Bytes, Hits, Misses int64
-		} `json:"cache"`
-		LastFault *struct {
-			Part, What string
-			Time       time.Time
-		} `json:"lastFault"`
-	} `json:"agent"`
+	Agent  *agentStatus `json:"agent"`
 	Leases []struct {
 		Address  netip.Addr `json:"address"`
 		Protocol string     `json:"protocol"`
@@ -156,12 +164,9 @@ func (n *node) status() status {
 func (n *node) repairs(part string) (count int) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		s := n.status()
-		if s.Agent == nil {
-			return errors.New("the agent does not answer")
-		}
-		count = s.Agent.Repairs[part]
-		return nil
+		a, err := n.agentStatus()
+		count = a.Repairs[part]
+		return err
 	})
 	return count
 }

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -116,7 +117,7 @@ func TestLostEvents(t *testing.T) {
 	load.WriteString("flush chain inet neardns switch4\n")
 	n.Host.RunInput(load.String(), "nft", "-f", "-")
 	for i := range 200 { // and of links
-		n.Host.Run("ip", "address", "add", fmt.Sprintf("192.0.2.%d/32", i+11), "dev", "lo")
+		n.Host.AddAddr("lo", netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 11)}), 32))
 	}
 	n.Host.Run("ip", "address", "del", steering4.String()+"/32", "dev", "neardns0")
 	n.agent.Cont()
@@ -140,10 +141,10 @@ func TestRepairFight(t *testing.T) {
 	n.start()
 	pods := n.keepAsking()
 	// One that deletes the table whenever it sees it, and ends with the test.
-	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.02; done")
+	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.1; done")
 	testutil.Eventually(t, func() error {
-		if a := n.status().Agent; a == nil || !strings.Contains(a.Faults["rules"], "another program undid the repair 10 times") {
-			return fmt.Errorf("the fight is no fault: %+v", a)
+		if a, err := n.agentStatus(); err != nil || !strings.Contains(a.Faults["rules"], "another program undid the repair 10 times") {
+			return fmt.Errorf("the fight is no fault: %+v, %w", a, err)
 		}
 		return nil
 	})

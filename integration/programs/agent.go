@@ -16,7 +16,7 @@ func ReadAgent(stateDir, path string, out any) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(stateDir, "agent.sock"))
 	}
-	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: testutil.Patience()}
+	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: testutil.Attempt}
 	reply, err := c.Get("http://agent" + path)
 	if err != nil {
 		return err

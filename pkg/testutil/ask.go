@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -151,6 +152,9 @@ func OpenUDP(ns *NetNS, is4 bool, opts AskOptions) (*Socket, error) {
 	return &Socket{conn: conn, opts: opts}, nil
 }
 
+// buffers are for answers. The garbage of one for each query would cost a test more CPU than its queries.
+var buffers = sync.Pool{New: func() any { return new([dns.MaxMsgSize]byte) }}
+
 // Ask queries a server and waits for its answer. It ignores answers to earlier queries.
 func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer, error) {
 	m := question(name, qtype, s.opts)
@@ -163,9 +167,10 @@ func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer,
 	if _, err := s.conn.WriteToUDPAddrPort(raw, server); err != nil {
 		return nil, fmt.Errorf("ask %s for %s over udp: %w", server, name, err)
 	}
-	buf := make([]byte, dns.MaxMsgSize)
+	buf := buffers.Get().(*[dns.MaxMsgSize]byte)
+	defer buffers.Put(buf)
 	for {
-		n, from, err := s.conn.ReadFromUDPAddrPort(buf)
+		n, from, err := s.conn.ReadFromUDPAddrPort(buf[:])
 		if err != nil {
 			return nil, fmt.Errorf("no answer from %s for %s over udp: %w", server, name, err)
 		}
