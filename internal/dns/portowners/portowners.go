@@ -64,13 +64,13 @@ func Find(protocol string, ap netip.AddrPort) (exact, wildcard []string, err err
 	if err != nil {
 		return nil, nil, err
 	}
+	who := owners(append(slices.Clone(s.Exact), s.Wildcard...))
 	name := func(inodes []string) (out []string) {
 		for _, inode := range inodes {
-			who := owners([]string{inode})
-			if len(who) == 0 {
-				who = []string{""}
+			if len(who[inode]) == 0 {
+				out = append(out, "")
 			}
-			out = append(out, who...)
+			out = append(out, who[inode]...)
 		}
 		slices.Sort(out)
 		return slices.Compact(out)
@@ -79,13 +79,20 @@ func Find(protocol string, ap netip.AddrPort) (exact, wildcard []string, err err
 }
 
 // Owners returns the processes that have the sockets, as "name (pid 7)". It leaves out processes that it cannot read.
-func (s Sockets) Owners() []string { return owners(append(slices.Clone(s.Exact), s.Wildcard...)) }
-
-func owners(inodes []string) []string {
-	if len(inodes) == 0 {
-		return nil
+func (s Sockets) Owners() (out []string) {
+	for _, who := range owners(append(slices.Clone(s.Exact), s.Wildcard...)) {
+		out = append(out, who...)
 	}
-	var out []string
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// owners returns the processes that have each of the sockets.
+func owners(inodes []string) map[string][]string {
+	out := map[string][]string{}
+	if len(inodes) == 0 {
+		return out
+	}
 	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd/*"))
 	for _, link := range links {
 		target, err := os.Readlink(link)
@@ -93,7 +100,8 @@ func owners(inodes []string) []string {
 			continue
 		}
 		inode, ok := strings.CutPrefix(target, "socket:[")
-		if !ok || !slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
+		inode = strings.TrimSuffix(inode, "]")
+		if !ok || !slices.Contains(inodes, inode) {
 			continue
 		}
 		dir := filepath.Dir(filepath.Dir(link))
@@ -101,10 +109,7 @@ func owners(inodes []string) []string {
 		if err != nil {
 			continue
 		}
-		who := fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
-		if !slices.Contains(out, who) {
-			out = append(out, who)
-		}
+		out[inode] = append(out[inode], fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(name)), filepath.Base(dir)))
 	}
 	return out
 }
