@@ -128,7 +128,7 @@ func Open(o Options) (*Level, error) {
 		err = l.pin(o)
 	}
 	if err == nil {
-		err = l.restore()
+		err = l.restore(!there)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
@@ -233,12 +233,16 @@ func (l *Level) pin(o Options) error {
 	return nil
 }
 
-// restore fills the Level's fields from the kernel maps, and corrects the map of places.
-func (l *Level) restore() error {
+// restore fills the Level's fields from the kernel maps, which are empty when just made, and corrects the map of places.
+func (l *Level) restore(empty bool) error {
 	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
 		return fmt.Errorf("read the control: %w", err)
 	}
 	for at := range l.kept {
+		if empty {
+			l.release(at)
+			continue
+		}
 		var s objectSlot
 		if err := l.read(at, &s); err != nil {
 			return err
@@ -249,6 +253,9 @@ func (l *Level) restore() error {
 			continue
 		}
 		l.kept[at], l.byPlace[k.place] = k, at
+	}
+	if empty {
+		return nil
 	}
 	// The slots' counters have the hits of earlier processes and answers. Do not report those.
 	return errors.Join(l.Hits(func(uint32, string, uint64) {}), l.tidy())
