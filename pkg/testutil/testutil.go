@@ -113,7 +113,7 @@ func Eventually(t TB, f func() error) {
 func Within(t TB, limit time.Duration, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return
