@@ -56,14 +56,14 @@ func (n *node) crowd(count int, note func(p *pod, at target, a *testutil.Answer,
 	return end
 }
 
-// One pod of fifty-one is behind a policy that lets it reach only kube-dns. kube-dns serves it, also after the agent was stopped or started
+// One pod of seventeen is behind a policy that lets it reach only kube-dns. kube-dns serves it, also after the agent was stopped or started
 // again; it comes back, and is named. No other pod is bypassed. TestTimingEgressPolicy counts the queries that are lost.
 func TestEgressPolicy(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, install: true})
 	p := n.addPod(nil)
 	n.startAgent()
-	end := n.crowd(50, nil)
+	end := n.crowd(16, nil)
 	n.wantSteered(p.client(), "no policy", n.all()...)
 
 	allow := n.refuse(p)
@@ -99,7 +99,7 @@ func TestEgressPolicy(t *testing.T) {
 	end()
 }
 
-// One pod of twenty-one is hit at its own link, before the switch, some time after it was steered: the host counts nothing of it, so
+// One pod of nine is hit at its own link, before the switch, some time after it was steered: the host counts nothing of it, so
 // only its pod table and the agent's query from its netns can tell. It is answered by kube-dns, named, and steered again
 // when the policy goes. No other pod is bypassed.
 func TestLatePolicyAtTheLink(t *testing.T) {
@@ -107,7 +107,7 @@ func TestLatePolicyAtTheLink(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables, install: true})
 	p := n.addPod(nil)
 	n.startAgent()
-	end := n.crowd(20, nil)
+	end := n.crowd(8, nil)
 	ats := targets(n.ClusterDNS()...)
 	n.wantSteered(p.client(), "no policy", ats...)
 

@@ -54,7 +54,6 @@ func TestInterceptNode(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},
 		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.PTP},
-		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
 		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeCNI},
 	} {
 		t.Run(s.String(), func(t *testing.T) {

@@ -237,7 +237,7 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 	name := "ttl-5." + freshName()
 	n.heat(p, at, name)
 	serial, changes := int64(0), 0
-	for ctx := testutil.Context(t); changes < 3; {
+	for ctx := testutil.Context(t); changes < 3; time.Sleep(2 * time.Millisecond) {
 		if ctx.Err() != nil {
 			t.Fatal("the name's answer does not change")
 		}
@@ -288,7 +288,7 @@ func TestKernelHitsAndPolicies(t *testing.T) {
 			t.Cleanup(end)
 			go func() { // both query it all the time, so the kernel has it whatever becomes of one of them
 				defer close(ended)
-				tick := time.NewTicker(20 * time.Millisecond)
+				tick := time.NewTicker(50 * time.Millisecond)
 				defer tick.Stop()
 				for {
 					_, _ = p.client().ask(at, hot, retry)

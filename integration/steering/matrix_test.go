@@ -66,6 +66,7 @@ func walk(t *testing.T, s setup) {
 	s.record(t, "")
 	// ptp's pods are steered at ADD, as pods are that an agent steered which is gone; the others wait for the first agent.
 	s.proven, s.install = s.attach != testutil.PTP, true
+	s.config = "kernelHits: {mode: \"off\"}\n" // TestDefaultInstall has them
 	n := newNode(t, s)
 	p := n.addPod(nil)
 	before := n.all()

@@ -12,6 +12,12 @@ import (
 // wantReady waits until the kubelet would be told so by `neardns-agent ready`, with a reason where it is not ready.
 func (n *node) wantReady(when string, ready bool, why string) {
 	n.t.Helper()
+	testutil.Eventually(n.t, func() error { // a start of the program for each look costs fifty times the CPU
+		if a, err := n.agentStatus(); err == nil && a.Ready != ready {
+			return fmt.Errorf("%s: ready is %t", when, a.Ready)
+		}
+		return nil
+	})
 	testutil.Eventually(n.t, func() error { return n.isReady(when, ready, why) })
 }
 
