@@ -328,7 +328,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 		_, err := queryVersions(context.Background(), filepath.Join(n.bin, "neardns"))
 		return err
 	})
-	for k := 1; k <= 10; k++ {
+	for k := 1; k <= 5; k++ {
 		install(k)
 	}
 	if err := pods(); err != nil {

@@ -317,7 +317,7 @@ func TestParallelAdds(t *testing.T) {
 	testutil.RequireRoot(t)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP, NoDNS: true, Name: "storm"})
 	r := newCRI(t, node.Host)
-	const n = 100
+	const n = 48
 	pods := make([]*testutil.Pod, n)
 	for i := range pods {
 		pods[i] = node.AddPod(fmt.Sprintf("p%d", i))

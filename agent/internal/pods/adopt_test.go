@@ -329,7 +329,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 		}
 		return nil
 	}
-	for range 40 {
+	for range 15 {
 		stop := make(chan struct{})
 		errs := make(chan error, 1<<16)
 		var wg sync.WaitGroup
