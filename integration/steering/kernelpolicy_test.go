@@ -106,8 +106,8 @@ func (d *denied) end(policy string) {
 }
 
 // TestKernelHitsEndWithThePath: a policy that drops a pod's DNS ends its hits, whether or not the upstream answers. While the agent hangs
-// they go on, so that a hang alone ends none; they end when it goes on. Without the policy they are back. TestDefaultInstall has both policies
-// while all is well.
+// they go on, so that a hang alone ends none; they end when it goes on. Without the policy they are back. TestDefaultInstall has both
+// policies while all is well.
 func TestKernelHitsEndWithThePath(t *testing.T) {
 	for _, fault := range []struct {
 		policy, name    string
