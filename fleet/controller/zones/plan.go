@@ -205,18 +205,12 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL),
 		Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
 	if s.Strategy == v1alpha1.StrategyLoadBalanced {
-		p.Weight = DefaultWeight
-		if s.Weight != nil {
-			p.Weight = uint32(*s.Weight)
-		}
+		p.Weight = uint32(*cmp.Or(s.Weight, new(int32(DefaultWeight))))
 	}
 	if h := s.HealthCheck; h != nil {
-		p.Health = &zone.Health{Protocol: zone.Protocol(h.Protocol), Port: uint16(h.Port), Path: h.Path}
+		p.Health = &zone.Health{Protocol: zone.Protocol(h.Protocol), Port: uint16(h.Port), Path: h.Path, Host: string(h.Host)}
 		if h.Protocol != "TCP" {
 			p.Health.Path = cmp.Or(h.Path, "/")
-		}
-		if h.Host != "" {
-			p.Health.Host = Canonical(h.Host)
 		}
 	}
 	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses such a host

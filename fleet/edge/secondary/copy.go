@@ -33,7 +33,7 @@ const (
 	// between two transfers of the whole zone, which correct the copy if incremental changes were applied to the wrong version; shortened
 	// in the same way
 	wholeMost = 15 * time.Minute
-	retryMost = 8 * time.Second // the longest wait after a failed read, except as together says
+	retryMost = 8 * time.Second // the longest wait after a failed read, except that of together
 	saveRest  = time.Second     // between writes of the file
 	// while the zone does not change: between two updates of the file's modification time, and between two tries to write the file after a
 	// failed one

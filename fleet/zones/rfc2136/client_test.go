@@ -25,7 +25,8 @@ var key = Key{Name: "Key.example.org", Algorithm: "hmac-sha256", Secret: "MDEyMz
 func TestErrorWithoutPort(t *testing.T) {
 	server := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 53), Port: 53}
 	for _, local := range []string{"192.0.2.1", "2001:db8::1"} {
-		read := &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{IP: net.ParseIP(local), Port: 43210}, Addr: server, Err: io.ErrNoProgress}
+		source := &net.TCPAddr{IP: net.ParseIP(local), Port: 43210}
+		read := &net.OpError{Op: "read", Net: "tcp", Source: source, Addr: server, Err: io.ErrNoProgress}
 		look := &net.DNSError{Name: "ns.example", Server: "192.0.2.3:53", Err: read.Error()}
 		for want, err := range map[string]error{
 			"read tcp 192.0.2.53:53: " + io.ErrNoProgress.Error():                                    &Error{Kind: NoAnswer, Err: read},

@@ -225,19 +225,19 @@ func TestValidate(t *testing.T) {
 		"target: replaces addresses":                func(p *Publication) { p.Target = "a.example.com." },
 		"target: is only for LoadBalanced":          func(p *Publication) { p.Strategy, p.Target, p.Addresses = Simple, "a.example.com.", nil },
 		"target: is the host itself":                func(p *Publication) { p.Target, p.Addresses = p.Host, nil },
+		"target: \"10\" is no absolute":             func(p *Publication) { p.Target, p.Addresses = "10", nil },
+		"healthCheck.protocol: \"UDP\"":             func(p *Publication) { p.Health = &Health{Protocol: "UDP", Port: 1, Path: "/"} },
+		"healthCheck.port: 0":                       func(p *Publication) { p.Health = &Health{Protocol: TCP} },
+		"healthCheck.path: is for HTTP":             func(p *Publication) { p.Health = &Health{Protocol: TCP, Port: 1, Path: "/"} },
+		"does not begin with /":                     func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "x"} },
+		"healthCheck.path: 81 bytes":                func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "/" + strings.Repeat("A", 80)} },
+		"healthCheck.host: label":                   func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "/", Host: "a b."} },
 		"target: a" + longest + " has 249": func(p *Publication) {
 			p.Target, p.Addresses = "a"+longest, nil
 		},
 		"healthCheck.host: a" + longest + " has 249": func(p *Publication) {
 			p.Health = &Health{Protocol: HTTP, Port: 1, Path: "/", Host: "a" + longest}
 		},
-		"target: \"10\" is no absolute": func(p *Publication) { p.Target, p.Addresses = "10", nil },
-		"healthCheck.protocol: \"UDP\"": func(p *Publication) { p.Health = &Health{Protocol: "UDP", Port: 1, Path: "/"} },
-		"healthCheck.port: 0":           func(p *Publication) { p.Health = &Health{Protocol: TCP} },
-		"healthCheck.path: is for HTTP": func(p *Publication) { p.Health = &Health{Protocol: TCP, Port: 1, Path: "/"} },
-		"does not begin with /":         func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "x"} },
-		"healthCheck.path: 81 bytes":    func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "/" + strings.Repeat("A", 80)} },
-		"healthCheck.host: label":       func(p *Publication) { p.Health = &Health{Protocol: HTTP, Port: 1, Path: "/", Host: "a b."} },
 	} {
 		p := good
 		if spoil(&p); !strings.Contains(errText(p.Validate(origin)), want) {
