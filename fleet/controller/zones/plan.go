@@ -225,52 +225,63 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		return p, verdict(NotAllowed, "spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can",
 			z.Name, r.Namespace, s.Host)
 	}
-	addresses, hostname := []netip.Addr(nil), string(s.Hostname)
+	source, bad := sourceOf(r, sources)
+	if bad != (Verdict{}) {
+		return p, bad
+	}
 	field, named := "addresses", "hostname"
-	for _, a := range s.Addresses {
-		address, err := netip.ParseAddr(string(a))
-		if err != nil {
-			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible only in a file, or with an older CRD
-		}
-		addresses = append(addresses, address)
-	}
-	if from := s.AddressesFrom; from != nil {
+	if s.AddressesFrom != nil {
 		field, named = "addressesFrom", "addressesFrom"
-		source := sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
-		if source.Problem != "" {
-			reason := NoAddresses
-			if source.Unread {
-				reason = NotReadable
-			}
-			return p, Verdict{reason, "spec.addressesFrom: " + source.Problem}
-		}
-		addresses, hostname = source.Addresses, source.Hostname
 	}
-	for _, a := range addresses {
+	for _, a := range source.Addresses {
 		if !slices.ContainsFunc(publishers, func(b v1alpha1.Publisher) bool { return within(b.Targets, a) }) {
 			return p, verdict(NotAllowed,
 				"spec.%s: DNSZone %s lets namespace %s not publish the address %s for %s; the targets of its publishers can",
 				field, z.Name, r.Namespace, a, s.Host)
 		}
 	}
-	if hostname != "" {
+	if source.Hostname != "" {
 		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname possible only in a file: the API server refuses it
 			return p, verdict(Invalid, "spec.%s: the hostname %s needs strategy LoadBalanced: only edges answer with it",
-				named, hostname)
+				named, source.Hostname)
 		}
-		if !slices.ContainsFunc(publishers, func(b v1alpha1.Publisher) bool { return covers(b.Hostnames, v1alpha1.HostName(hostname)) }) {
+		if !slices.ContainsFunc(publishers, func(b v1alpha1.Publisher) bool { return covers(b.Hostnames, v1alpha1.HostName(source.Hostname)) }) {
 			return p, verdict(NotAllowed,
 				"spec.%s: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
-				named, z.Name, r.Namespace, hostname, s.Host)
+				named, z.Name, r.Namespace, source.Hostname, s.Host)
 		}
-		p.Target = Canonical(hostname)
+		p.Target = Canonical(source.Hostname)
 		return p, Verdict{Accepted, "published by a hostname, which only edges answer"}
 	}
-	if len(addresses) == 0 { // possible only in a file
+	if len(source.Addresses) == 0 { // possible only in a file
 		return p, verdict(Invalid, "spec.addresses: there is none; write addresses, hostname or addressesFrom")
 	}
-	p.Addresses = addresses
+	p.Addresses = source.Addresses
 	return p, verdict(Accepted, "published in zone %s", z.Spec.Zone)
+}
+
+// sourceOf returns a DNSRecord's addresses and hostname: its own, or those of the object in its addressesFrom. bad is the reason if there
+// are none; else it is zero.
+func sourceOf(r *v1alpha1.DNSRecord, sources map[Reference]Source) (source Source, bad Verdict) {
+	if from := r.Spec.AddressesFrom; from != nil {
+		source = sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
+		switch {
+		case source.Unread:
+			bad = verdict(NotReadable, "spec.addressesFrom: %s", source.Problem)
+		case source.Problem != "":
+			bad = verdict(NoAddresses, "spec.addressesFrom: %s", source.Problem)
+		}
+		return source, bad
+	}
+	source.Hostname = string(r.Spec.Hostname)
+	for _, a := range r.Spec.Addresses {
+		address, err := netip.ParseAddr(string(a))
+		if err != nil {
+			return source, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible only in a file, or with an older CRD
+		}
+		source.Addresses = append(source.Addresses, address)
+	}
+	return source, Verdict{}
 }
 
 // allows reports whether an entry of publishers allows the namespace to publish the host.

@@ -244,8 +244,8 @@ func (p *planner) ttlOf(name string, a netip.Addr) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// others returns the references to an address that are not this cluster's. The zero Reference is one of them: it says that the host had
-// the address before any cluster published it.
+// others returns the references to an address that are not this cluster's. The zero Reference is one of them: it stands for an address that
+// the host had before any cluster published it.
 func (p *planner) others(a netip.Addr) (refs []Reference) {
 	for _, r := range p.host.References[a] {
 		if r.Cluster != p.w.Cluster {
