@@ -19,8 +19,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/torgeo"
 )
 
-// TestOracle compares places in a database of real ranges with the output of mmdblookup, MaxMind's own program. Usually it takes every 500th
-// range and 120 addresses; NEARDNS_GEO_ADDRESSES=100000 takes all ranges and so many addresses, which takes ten minutes.
+// TestOracle compares places in a database of real ranges with the output of mmdblookup, MaxMind's own program. Usually it takes every
+// 500th range and 120 addresses; NEARDNS_GEO_ADDRESSES=100000 takes all ranges and so many addresses, which takes ten minutes.
 func TestOracle(t *testing.T) {
 	if _, err := exec.LookPath("mmdblookup"); err != nil {
 		testutil.Skip(t, "needs Debian's package mmdb-bin")

@@ -94,8 +94,7 @@ func (c crowd) ask(t *testing.T, refresh bool) (h heard) {
 				ends[name] = time.Now().Add(ttl)
 			}
 		}
-		chance := rand.New(rand.NewPCG(1, 2))
-		begun, before := time.Now(), int64(0)
+		chance, begun, before := rand.New(rand.NewPCG(1, 2)), time.Now(), int64(0)
 		for first := true; time.Since(begun) < c.lasts; {
 			time.Sleep(time.Duration(chance.ExpFloat64() / c.rate * float64(time.Second)))
 			turn := 0

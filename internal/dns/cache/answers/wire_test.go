@@ -58,15 +58,17 @@ func entry(t testing.TB, name string, ttl uint32) (*msg.Key, *Entry) {
 // record's offset.
 var filler = "www.example.org. 60 IN TXT" + strings.Repeat(` "`+strings.Repeat("x", 255)+`"`, 63) + ` "` + strings.Repeat("x", 222) + `"`
 
+// many are n records of a format with two numbers.
+func many(n int, format string) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf(format, i/200, i%200))
+	}
+	return out
+}
+
 // TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
 // turn, and nothing else of the message is another.
 func TestReplyRotates(t *testing.T) {
-	many := func(n int, format string) (out []string) {
-		for i := range n {
-			out = append(out, fmt.Sprintf(format, i/200, i%200))
-		}
-		return out
-	}
 	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
 	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
 	for name, tc := range map[string]struct {
