@@ -41,10 +41,15 @@ func TestClusterDNSOnLink(t *testing.T) {
 				})
 				n.wantSteered(c, "agent up", cluster...)
 				n.wantUntracked(p, cluster...)
-				n.wantHealthy()
+				local := proxy == testutil.IPTables || backend == nftables // the local addresses have a fallback, too
+				if local {
+					n.wantHealthy()
+				} else {
+					n.wantFinding("FAIL  fallback     to " + upstream4.String() + " is not verified")
+				}
 				n.agent.Kill()
 				n.wantFallback(c, "agent killed", cluster...)
-				if proxy == testutil.IPTables || backend == nftables {
+				if local {
 					n.wantFallback(client{ns: p.NetNS}, "agent killed, local addresses", targets(n.locals()...)...)
 				}
 
@@ -66,6 +71,17 @@ func TestClusterDNSOnLink(t *testing.T) {
 			})
 		}
 	}
+}
+
+// wantFinding waits until the doctor reports a finding.
+func (n *node) wantFinding(finding string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		if _, out, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none")); !strings.Contains(out, finding) {
+			return fmt.Errorf("the doctor does not report %q:\n%s", finding, out)
+		}
+		return nil
+	})
 }
 
 // wantHealthy waits until the doctor finds nothing wrong on a node that serves: a lease that is granted or withdrawn while it reads looks
