@@ -50,6 +50,7 @@ const (
 	serveWait   = 20 * time.Second // for the successor to read the cache and start a server, on a busy node
 	yieldWait   = 10 * time.Second
 	takenWait   = 2 * time.Second
+	confirmWait = 200 * time.Millisecond // well below a lease's lifetime, because no lease is renewed meanwhile
 	goodbyeWait = 30 * time.Second
 )
 

@@ -309,6 +309,45 @@ func TestHolderIsSilent(t *testing.T) {
 	}
 }
 
+// TestLateSuccessor: a successor that did not run while the active agent waited for it finds the refusal, and does not take the node.
+func TestLateSuccessor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "handover.sock")
+	l, err := Listen(path)
+	testutil.Must(t, err)
+	defer l.Close()
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	testutil.Must(t, err)
+	defer file.Close()
+	go func() {
+		raw, err := l.AcceptUnix()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c, err := newConn(raw)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		_, _, err = c.receive(helloWait)
+		sockets := []Socket{{Protocol: "udp", Address: at}}
+		err = errors.Join(err, c.send(message{kind: kindOffer, offer: offer{Claim: older, Sockets: sockets}}, offerWait, file),
+			c.send(message{kind: kindCacheEnd}, helloWait), c.send(message{kind: kindYours}, helloWait, file),
+			c.send(message{kind: kindRefusal, refusal: refusal{Claim: older, Reason: "too late", Later: true}}, helloWait))
+		if err != nil {
+			t.Error(err)
+		}
+		c.drain(goodbyeWait)
+	}()
+	s := &side{}
+	defer s.close()
+	_, err = Take(t.Context(), slog.New(slog.DiscardHandler), path, newer, s)
+	if refused, is := errors.AsType[*RefusedError](err); !is || !refused.Later || !slices.Contains(s.log(), "abandon") {
+		t.Errorf("a late successor takes the node: %v, %v", err, s.log())
+	}
+}
+
 // TestListenReplaces: the newest listener gets the successors, and an older one's end does not take its file away.
 func TestListenReplaces(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "handover.sock")

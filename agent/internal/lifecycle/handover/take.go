@@ -97,6 +97,12 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, err
 	}
+	// If this process did not run for takenWait, the active agent has given up before, and a refusal waits here. Else it closes the
+	// connection. If it does not run itself, nothing comes, and the node is this agent's.
+	if m, _, err := t.conn.receive(confirmWait); err == nil {
+		closeFiles(files)
+		return nil, fmt.Errorf("take over: %w", expect(kindTaken, m, nil))
+	}
 	return &Taken{From: active, Lock: files[0]}, nil
 }
 
