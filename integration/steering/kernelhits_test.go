@@ -237,7 +237,9 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 	name := "ttl-5." + freshName()
 	n.heat(p, at, name)
 	serial, changes := int64(0), 0
-	for ctx := testutil.Context(t); changes < 3; time.Sleep(2 * time.Millisecond) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for ctx := testutil.Context(t); changes < 3; <-tick.C {
 		if ctx.Err() != nil {
 			t.Fatal("the name's answer does not change")
 		}
