@@ -88,7 +88,7 @@ func TestVerifyNamesDrift(t *testing.T) {
 			mended, errRepair := backend.Repair(host())
 			must(t, errRepair)
 			if untouched && !slices.Equal(mended, drift.Items) {
-				t.Errorf("repair says %q, verify said %v", mended, err)
+				t.Errorf("Repair returns %q, Verify returned %v", mended, err)
 			}
 			must(t, backend.Verify(host()))
 		})
