@@ -8,7 +8,7 @@ import (
 // diffContext is the number of unchanged lines that diff shows around a change.
 const diffContext = 3
 
-// diff returns a unified diff with a single hunk, because the installer changes a file in one place only. It is empty if before and after
+// diff returns a unified diff with a single hunk, which reaches from the first to the last changed line. It is empty if before and after
 // have the same lines.
 func diff(from, to string, before, after []byte) string {
 	a, b := lines(before), lines(after)

@@ -49,7 +49,7 @@ type outcome struct {
 	entry  []byte
 	binary bool
 	list   bool
-	change // the network configuration that the runtime uses
+	change // of the network configuration that has the entry, or gets it
 }
 
 // pass makes the entry, writes the kubelet's settings, and brings the plugin's binary and the conflist up to date, once.

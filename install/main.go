@@ -5,7 +5,7 @@
 // where a runtime looks. The entry is made from NodeConfig, which the agent's binary reads, or read from a file (--entry).
 //
 // On failure: an error before the first write leaves the node unchanged. After a later error, pods can still start, and the next run
-// continues. Exit codes: 0 success, 1 failed, 2 bad configuration.
+// continues. Exit codes: 0 success, 1 failed, 2 bad configuration or wrong usage.
 package main
 
 import (
