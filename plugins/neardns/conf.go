@@ -23,7 +23,7 @@ import (
 const (
 	keyAnnotations   = "io.kubernetes.cri.pod-annotations"
 	keyValid         = "cni.dev/valid-attachments"
-	keyValidOldTypo  = "cni.dev/attachments" // the key's name in an early draft of CNI 1.1; libcni sends the list under both names
+	keyValidOldTypo  = "cni.dev/attachments" // an earlier name (containernetworking/cni#1101); libcni sends the list under both names
 	noLogFile        = "none"
 	domainDefault    = "cluster.local"
 	steerProven      = "proven"
