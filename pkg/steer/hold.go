@@ -14,8 +14,8 @@ func (l *Lease) Hold(c Client, step int) error {
 	return l.sendAs(c, PortHold+min(max(step, 0), HoldSteps-1))
 }
 
-// Release ends the bypass of a suspect for one query, its trial. If the query passes the host's filters, the client is no
-// longer a suspect; if not, the host's rules bypass the client again at once.
+// Release ends the bypass of a suspect for one query, its trial: the host's rules deliver the query and bypass the client again at
+// once. If the query passes the host's filters, the client is no longer a suspect.
 func (l *Lease) Release(c Client) error { return l.sendAs(c, PortRelease) }
 
 // sendAs sends a control packet with the client's source address and protocol. A rule in this host's output hook drops the

@@ -28,9 +28,9 @@ func (b *Iptables) hasRoutes() (bool, error) {
 	return has, nil
 }
 
-// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that this package writes. It
-// tries them, for the IP families of addrs (both if there are none), in chains without jumps to them, which it then deletes.
-// The error names the program and the rule. If other programs were in the way, so that the result is unknown, Busy is true for
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that a host needs (all but the
+// match rpfilter, see hasRoutes). It tries them, for the IP families of addrs (both if there are none), in chains without jumps to
+// them, which it then deletes. The error names the program and the rule. If other programs were in the way, so that the result is unknown, Busy is true for
 // the error.
 func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	h := steer.Example()

@@ -36,7 +36,7 @@ const (
 	// heardBound is the size of the set heard: more different clients than the delivery record can have had during heardMemory, which is three
 	// times its size. So heard is never the first to be full, which would make suspects.
 	heardBound = 4 * askedBound
-	// suspectMemory is how long a suspect that sends no query is remembered after its last failed trial.
+	// suspectMemory is how long a suspect is remembered after the agent's last Hold, unless a query of it passes the filters.
 	suspectMemory = 40 * time.Minute
 )
 

@@ -16,7 +16,7 @@ import (
 const (
 	// drainTime is how long open TCP connections to the agent still reach it after its lease was withdrawn or last renewed. So
 	// an expired lease that is soon renewed cuts no connection. It is as long as the agent keeps an idle connection (10 s since
-	// the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	// the last query; clients wait 5 s for an answer by default, resolv.conf(5) "timeout").
 	drainTime = 10 * time.Second
 	// lifetimeStep is the unit to which lease lifetimes are rounded up. The kernel keeps timeouts in ticks of its clock, which
 	// has 100, 250, 300 or 1000 a second. On some of these kernels, a lifetime that is no multiple of 20 ms would read back
@@ -351,8 +351,8 @@ func (hf hostFamily) postrouting() []rule {
 
 // hostChains returns the chains of node interception for the node's own processes. They check only for a lease, because in the
 // output hook a socket match would find the sender's own socket. They rewrite the destination before they look for a lease,
-// because leases are of steering addresses, and back if there is none. The kernel routes a packet again only if its destination
-// has changed.
+// because leases are of steering addresses, and back if there is none. A packet that has its old destination again is not routed
+// again.
 func (hf hostFamily) hostChains() []chain {
 	f := hf.family
 	conn := hf.name("host_conn")

@@ -22,8 +22,8 @@ type Chain struct {
 
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// Others lists other programs' chains in a netns; -1 means the calling thread's. Drops is set only for base chains in the input
-// hook. It does not consider which packets a rule matches, nor rules of chains that the base chain jumps to.
+// Others lists the chains of all tables but neardns's own in a netns; -1 means the calling thread's. Drops is set only for base
+// chains in the input hook. It does not consider which packets a rule matches, nor rules of chains that the base chain jumps to.
 func Others(nsFD int) ([]Chain, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
