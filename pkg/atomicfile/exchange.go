@@ -48,9 +48,9 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Write changes the file's contents from before, as they were read, to after, durably. If another program has changed the file, Write
-// returns ErrMoved, and the file keeps that program's contents. If another program has the file open for writing, Write returns ErrOpen,
-// and the file is unchanged. o.Pattern and o.Durable have no effect.
+// Write changes the file's contents from before, as they were read, to after, durably. If another program has changed the file, or
+// opens it for writing during the exchange, Write returns ErrMoved, and the file keeps that program's contents. If another program has
+// the file open for writing before, Write returns ErrOpen, and the file is unchanged. o.Pattern and o.Durable have no effect.
 func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 	o.Pattern, o.Durable = x.Prefix+"*"+tempSuffix, true
 	temp, err := Temp(file, after, o)

@@ -188,7 +188,7 @@ func (l links) hasAddress(a netip.Addr, on int) (bool, error) {
 		}); err != nil {
 			return false, fmt.Errorf("list the host's addresses: %w", err)
 		}
-		if local == nil { // IPv6 has only IFA_ADDRESS; in IPv4 that may be a point-to-point peer's address
+		if local == nil { // an IPv6 address without a peer has only IFA_ADDRESS; next to IFA_LOCAL, that may be the peer's
 			local = address
 		}
 		got, ok := netip.AddrFromSlice(local)

@@ -4,8 +4,8 @@
 // It decides nothing, and changes only links that its caller owns (Handle, End). It contains no rules and no names of neardns;
 // callers pass them as arguments.
 //
-// On failure: if something cannot be read, the function returns an error (IsHere: false). If a pod's packets do not enter the host, the
-// error is a *WayError with the reason.
+// On failure a function returns an error (IsHere: false). If a pod's packets do not enter the host, the error is a *WayError with the
+// reason.
 package hostnet
 
 import (

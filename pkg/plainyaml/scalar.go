@@ -248,7 +248,8 @@ func resolve(word string) meaning {
 		return unsure
 	case word == "." || isAddress(word):
 		return text
-	// All numbers and times of YAML 1.1 and 1.2 consist of these characters. Other words that do so need quotes too.
+	// The other numbers and times of YAML 1.1 and 1.2 consist of these characters, + and spaces, and the method plain accepts neither
+	// + nor spaces. Other words of these characters need quotes too.
 	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:-tTzZ") == "":
 		return unsure
 	}

@@ -212,7 +212,7 @@ func (o Overlay) check(field string) []error {
 	return faults
 }
 
-// isSearch accepts the search domains that the API server accepts in dnsConfig (since Kubernetes 1.34 also ones with a leading
+// isSearch accepts the search domains that the API server accepts in dnsConfig (recent versions also ones with a leading
 // underscore, and "."). It also accepts capitals and underscores anywhere. It rejects labels that are too long for DNS.
 func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
