@@ -111,7 +111,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 			args = append(args[:len(args):len(args)], "--help")
 		}
 	}
-	// cobra's --version prints another text, and would link text/template (11 MB in the controller)
+	// cobra's own --version prints another text, and a template for it would link text/template (11 MB in the controller)
 	if len(args) == 1 && args[0] == "--version" {
 		args = []string{"version"}
 	}

@@ -39,7 +39,7 @@ func Kind(v strict.Value) string {
 }
 
 // Expand replaces each ${NAME} by the value of the environment variable; $${ is written for a literal ${. An empty variable is an error
-// like an unset one: with an empty NODE_IP, "${NODE_IP}:9253" would become ":9253", which listens on all addresses.
+// like an unset one, because the value would get another meaning: ":9253" in place of "${NODE_IP}:9253".
 func Expand(s string, lookup func(string) (string, bool)) (string, error) {
 	var b strings.Builder
 	for {

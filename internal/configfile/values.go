@@ -19,7 +19,7 @@ import (
 // ParseAddr parses an IP address.
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if err != nil && strings.Contains(s, " - ") { // YAML reads a list item that is indented deeper than the item above as part of that
+	if err != nil && strings.Contains(s, " - ") { // YAML reads a list item that is indented deeper than the one above as part of it
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address: indent each list item as the one before", s)
 	}
 	if err != nil {
@@ -48,7 +48,7 @@ func ParseDomain(s string) (string, error) {
 }
 
 // ParsePath returns an absolute path, cleaned. It refuses a relative one, whose meaning would depend on the program's working directory,
-// and the root folder.
+// the root folder, and control characters.
 func ParsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%q is not a whole path: start it with /", s)

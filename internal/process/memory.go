@@ -1,7 +1,7 @@
-// Package process has what the agent and neardns-edge do for themselves: they reload when their configuration files change or SIGHUP
-// comes, and limit their memory to the container's.
+// Package process has two things that the agent and neardns-edge need as processes: reloads when a file changes or a signal comes, and the
+// Go runtime's memory limit.
 //
-// It guarantees that a change or SIGHUP that comes during a reload leads to another reload.
+// It guarantees that a change or signal that comes during a reload leads to another reload.
 //
 // On failure: if the container's memory limit cannot be read, it logs that and sets none.
 package process

@@ -80,7 +80,7 @@ func (h Health) Handler() *http.ServeMux {
 }
 
 // SocketHandler serves what Handler does, and /status, /pods, /config and, if Entry is set, /entry. Some of these name the node's pods, so
-// only root may read them.
+// serve it only where no process but root's can read it (ServeSocket).
 func (h Health) SocketHandler() http.Handler {
 	mux := h.Handler()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
@@ -129,7 +129,7 @@ func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler h
 			return fair, nil
 		}
 		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return secure() }
-		return tls.NewListener(fair, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // secure has the lowest version
+		return tls.NewListener(fair, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // secure chooses the versions
 	})
 }
 
