@@ -9,8 +9,8 @@ import (
 )
 
 // DefaultLimit is the default maximum of misses in flight. A miss that waits for a slow upstream takes about 30 kB (its goroutine, the
-// query twice and its share of an upstream connection), so the default takes 30 MB, as much as a full cache. If an upstream hangs and
-// each miss takes 4.5 s, which is the longest possible, 227 misses a second are let through.
+// query twice and its share of an upstream connection), so the default takes 30 MB, as much as a full cache. If an upstream hangs and each
+// miss takes 4.5 s (package forward's limit), 227 misses a second are let through.
 const DefaultLimit = 1024
 
 // Gate limits the queries in flight to upstreams. All server blocks of a process share one Gate, also across a reload, so that a reload

@@ -15,7 +15,8 @@ func Setup(gate *Gate) caddy.SetupFunc {
 		if err != nil {
 			return plugin.Error("limit", err)
 		}
-		// Only at start-up, because a configuration that is refused must change nothing. If its start-up fails, set the old limit again.
+		// Only at start-up, because a configuration that is refused must change nothing. If the start-up of the next one fails, this
+		// block sets its limit again.
 		set := func() error { gate.SetLimit(limit); return nil }
 		c.OnStartup(set)
 		c.OnRestartFailed(set)

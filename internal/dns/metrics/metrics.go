@@ -25,7 +25,7 @@ type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
 
-	// One series per server address, zone and view, made at the first query.
+	// One series per server, zone and view, made at the first query.
 	series answers.CowMap[seriesKey, *series]
 }
 

@@ -1,7 +1,6 @@
 // Package msg reads and writes DNS messages byte by byte: header, names, question section, OPT record and cache key.
 //
-// No input makes it read beyond the message, and reading a plain query allocates nothing. It knows only messages: no sockets, no CoreDNS,
-// no cache.
+// No input makes it read beyond the message, and reading a plain query allocates nothing.
 //
 // On failure it returns false or an error. The caller then leaves the message to the DNS library, or drops it.
 package msg

@@ -1,6 +1,6 @@
 // Package portowners finds the processes that listen on an address, from /proc.
 //
-// It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. Find and Owners
+// It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. Find and Owners may
 // read every descriptor of every process, so call them only after a failure, or when a person wants to know.
 //
 // On failure At returns what it has found, and the error; Find returns only the error.
