@@ -50,7 +50,7 @@ func inner(ctx context.Context) bool {
 //
 // glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an
 // address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at
-// a failure, musl stops and the others continue. A CNAME to a name without addresses stops only glibc. If one family's answer denies a
+// SERVFAIL, musl stops and the others continue; if the name has a CNAME but no addresses, glibc stops too. If one family's answer denies a
 // name that the other family has, musl continues; with completion it does so too, because it gets both answers.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
