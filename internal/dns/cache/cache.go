@@ -183,7 +183,7 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 	return nil, 0
 }
 
-// servable reports whether the settings allow to serve an entry that expired -left seconds ago.
+// servable reports whether an entry that expired -left seconds ago may be served.
 func (c *Cache) servable(e *answers.Entry, left int) bool {
 	if c.staleFor == 0 || time.Duration(-left)*time.Second >= c.staleFor {
 		return false

@@ -163,16 +163,16 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 const ednsSize = 1232
 
 // upstreamQuery returns the query for the upstream. From the client's query it takes what is part of the entry's key, the ID, RD and a
-// larger UDP size. It takes nothing else, because other clients get the answer too. It copies no EDNS options, which are hop by hop (RFC
-// 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's subnet (RFC 7871, section 7.2).
+// larger UDP size. It takes nothing else, because other clients get the answer too. In particular it forwards no EDNS options (RFC 6891,
+// section 6.1.1), for example cookies or the client's subnet.
 func (q *fetch) upstreamQuery() *dns.Msg {
 	r := new(dns.Msg)
 	asked := q.request.Question[0]
 	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
 	r.Question[0].Qclass = asked.Qclass
 	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.query.rd, q.query.cd
-	// With AD set, the upstream reports whether the answer is authentic. The bit is cleared in replies to clients that set neither AD nor
-	// DO (RFC 6840, section 5.7).
+	// With AD set, the upstream reports whether the answer is authentic. The bit is cleared in replies to clients that set neither AD nor DO
+	// (RFC 6840, sections 5.7 and 5.8).
 	r.AuthenticatedData = true
 	if !q.plain {
 		size := uint16(ednsSize)
@@ -184,7 +184,7 @@ func (q *fetch) upstreamQuery() *dns.Msg {
 	return r
 }
 
-// refusesEDNS reports whether a response shows that the upstream does not understand EDNS (RFC 6891, section 7).
+// refusesEDNS reports whether a response shows that the upstream does not understand EDNS, or not version 0 (RFC 6891).
 func refusesEDNS(res *dns.Msg) bool {
 	switch res.Rcode {
 	case dns.RcodeFormatError, dns.RcodeNotImplemented:

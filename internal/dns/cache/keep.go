@@ -30,7 +30,7 @@ type taken struct {
 type kind int
 
 const (
-	unusable         kind = iota // truncated, a referral, or an error other than SERVFAIL and NOTIMP: not cached
+	unusable         kind = iota // not cached, for example truncated, a referral, or an error other than SERVFAIL and NOTIMP
 	positive                     // the answer to the query
 	denial                       // the name does not exist, or has no data of the type
 	uncachedPositive             // an answer to the query that must not be cached
@@ -212,8 +212,7 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(extra), isOPT)
 }
 
-// classify returns the kind of an answer. NOERROR and NXDOMAIN are answers about the name, except for a truncated answer and a referral,
-// which only show where to find one.
+// classify returns the kind of an answer. NOERROR and NXDOMAIN are answers about the name, unless the answer is truncated or a referral.
 func classify(m *dns.Msg, now time.Time) kind {
 	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 {
 		return unusable
@@ -297,8 +296,8 @@ func answered(m *dns.Msg) bool {
 	return false
 }
 
-// lifetime returns the TTL of an answer in seconds: the lowest TTL of its records, within the configured minimum and maximum of its
-// class.
+// lifetime returns the TTL of an answer in seconds: the lowest TTL of its records, for a denial at most the SOA's minimum, within the
+// configured minimum and maximum of its class.
 func (c *Cache) lifetime(m *dns.Msg, class answers.Class) uint32 {
 	shortest := uint32(math.MaxInt32)
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {

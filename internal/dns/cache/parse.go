@@ -265,7 +265,7 @@ func (p *policy) readStale(c *caddy.Controller, args []string) error {
 		p.staleTTL, args = uint32(d/time.Second), args[1:]
 	}
 	if len(args) > 0 {
-		d, err := duration(args[0], 5*time.Minute) // RFC 8767, section 5
+		d, err := duration(args[0], 5*time.Minute) // CoreDNS's maximum
 		if err != nil {
 			return fail("failure recheck", err)
 		}

@@ -52,7 +52,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		case len(words) == 0:
 		case !behind:
 			s.before = append(s.before, name)
-		case name == "limit", name == "cancel": // they may refuse a query, but do not change an answer
+		case name == "limit", name == "cancel": // they may end a query, but do not change an upstream's answer
 		default:
 			next, servers := read(words)
 			s.behind, s.servers = append(s.behind, next), append(s.servers, servers...)
@@ -62,7 +62,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 }
 
 // read returns the words of a directive. For the directive of package forward, it returns the upstreams, which are on the first line,
-// separately. It leaves out last_resort and mark, because they do not change the answers.
+// separately. It leaves out last_resort and mark: a change of them must not cost the stored answers.
 func read(words []caddyfile.Token) (s, servers step) {
 	left := -1
 	for i, w := range words {

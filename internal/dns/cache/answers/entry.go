@@ -167,7 +167,7 @@ type Reply struct {
 	ID       uint16
 	Question []byte // in wire form, in the client's case
 	RD, CD   bool
-	AD       bool // the client set AD or DO, and so understands AD (RFC 6840, section 5.7)
+	AD       bool // the client set AD or DO, and so understands AD (RFC 6840, sections 5.7 and 5.8)
 	TTL      uint32
 	Rotate   bool // begin each reply with another address of the set
 }
@@ -201,8 +201,8 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 // number reads two bytes of the blob.
 func (e *Entry) number(at int) int { return int(e.blob[at])<<8 | int(e.blob[at+1]) }
 
-// rotate writes the addresses of the set into m in a new order: each reply begins with the next address. The set's records differ only in
-// their addresses. Other records, for example CNAMEs, are not moved.
+// rotate writes the addresses of the set into m in a new order: each reply begins with the next address. Other records, for example CNAMEs,
+// are not moved.
 func (e *Entry) rotate(m []byte) {
 	count := e.number(int(e.size) + 2)
 	if count == 0 {
@@ -294,7 +294,7 @@ func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 // maxUses is the highest count of uses that eviction needs.
 const maxUses = 3
 
-// Use counts a use for eviction: of this entry, or of the entry of the other class with the same key. It does nothing on a nil entry.
+// Use counts a use for eviction. It does nothing on a nil entry.
 func (e *Entry) Use() {
 	if e == nil {
 		return

@@ -32,7 +32,7 @@ type Keeper struct {
 	Boot  func() Boot // reads the boot ID and the time since boot; the zero value if unknown
 	Log   *slog.Logger
 
-	mu      sync.Mutex // guards the fields below, and the file
+	mu      sync.Mutex // guards saved and failing, and writes of the file
 	saved   uint64     // Store.Changes at the last snapshot
 	failing bool
 

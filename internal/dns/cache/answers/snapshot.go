@@ -106,9 +106,9 @@ type Restored struct {
 // Restore puts the entries of a snapshot into the store, aged by the time that has passed since, unless the store has a newer entry. If
 // the snapshot is not complete, nothing is restored. Restore reads at most the store's limit plus 1 MiB.
 //
-// The time that has passed comes from the boot's clock, which cannot be set. A snapshot from another boot is not used: only the wall
-// clock could tell how long the machine was off, and on many machines it stands still meanwhile. boot is called after the last byte was
-// read, because a snapshot that comes over a socket may start long after Restore.
+// The time that has passed comes from the boot's clock, which cannot be set. A snapshot from another boot is not used: only the wall clock
+// could tell how long the machine was off, and it may have stood still meanwhile. boot is called after the last byte was read, because a
+// snapshot that comes over a socket may start long after Restore.
 func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
