@@ -79,8 +79,8 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		return nil, inRendered(err)
 	}
 	c := &Chain{log: b.log, instance: instance, servers: map[netip.AddrPort]*dnsserver.Server{}}
-	// caddy has made servers already, but does not hand them out, so make them again. Compiling the same plugins again links the same
-	// handlers, as CoreDNS does for each further address.
+	// caddy has made servers already, but does not hand them out, so make them again. Compiling the same plugins again links equal handlers,
+	// as CoreDNS does for each further address.
 	made, err := process.context.MakeServers()
 	if err != nil {
 		return nil, inRendered(err)

@@ -32,7 +32,8 @@ const (
 // Queries is which queries are logged.
 type Queries string
 
-// The values of Queries. With QueriesOff, each server block still logs the first query of a minute that fails, and then how many failed.
+// The values of Queries. With QueriesOff, each rendered server block still logs the first query of a minute that fails, and then
+// how many failed.
 const (
 	QueriesOff    Queries = "off"
 	QueriesErrors Queries = "errors"
@@ -52,8 +53,8 @@ type Config struct {
 	ClusterDomain string
 	ReverseZones  []string             // usually in-addr.arpa and ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
-	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail; not for StubDomains. A server block leaves
-	// out those that it lists as its servers anyway.
+	// LastResort are the cluster DNS addresses, which are tried when the servers before them fail or are slow; not for StubDomains. A server
+	// block leaves out those that it lists as its servers anyway.
 	LastResort []nameserver.Address
 	// LastResortMark is the mark of packets to LastResort, by which the host table lets them pass. 0: none.
 	LastResortMark int

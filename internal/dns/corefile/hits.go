@@ -97,7 +97,7 @@ func is(host string, address netip.Addr) bool {
 }
 
 // pluginsOf lists a block's plugins in the order in which they see a query. It links them as CoreDNS does for each address, which gives
-// the same handlers every time.
+// equal handlers every time.
 func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	var out []plugin.Handler
 	var stack plugin.Handler
@@ -127,7 +127,7 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 		}:
 			z.answers = p.FastPath(server, zone)
 		default:
-			if p.Name() != dirErrors { // the errors plugin only handles failures, and a hit is none
+			if p.Name() != dirErrors { // the errors plugin only logs errors, and a hit returns none
 				return nil
 			}
 		}

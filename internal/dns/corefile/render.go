@@ -67,8 +67,8 @@ const (
 )
 
 // missLimit limits the time of a miss if a snippet, or an Override with Binds, uses CoreDNS's forward; package forward has its own limit.
-// CoreDNS limits reading from an upstream (2 s), but not connecting: if an address drops packets, the first connections take up to 30 s,
-// and each query that waits for one holds a goroutine. 4 s are enough for two reads, and clients that wait for 5 s still get the failure.
+// CoreDNS waits for an answer for 2 s, but for a connection longer: if an address drops packets, the first connections take up to 30 s, and
+// each query that waits for one holds a goroutine. 4 s are enough for two reads, and clients that wait for 5 s still get the failure.
 const missLimit = "cancel 4s"
 
 // directives lists the directives of a Corefile in the order in which their plugins see a query. It is CoreDNS's order
