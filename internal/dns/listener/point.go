@@ -227,7 +227,7 @@ func (p *point) waiting() (n int) {
 			n, _ = unix.IoctlGetInt(fd, unix.SIOCINQ)
 			return
 		}
-		// For a listening socket, tcpi_unacked is the length of the accept queue (tcp_get_info, Linux 2.6.18).
+		// For a listening socket, tcpi_unacked is the length of the accept queue (tcp_get_info).
 		if info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO); err == nil {
 			n = int(info.Unacked)
 		}
