@@ -157,8 +157,7 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 const maxUDPSize = 4096
 
 // stripOptions returns a query without the client's EDNS options, if a cache has not removed them already, and with a UDP size of at most
-// maxUDPSize. Cookies and padding are only for the path between client and agent (RFC 7873, section 5; RFC 7830, section 3), and the
-// client's subnet must not reach the upstream.
+// maxUDPSize. Cookies and padding are only for the path between client and agent, and the client's subnet must not reach the upstream.
 func stripOptions(req *dns.Msg) *dns.Msg {
 	o := req.IsEdns0()
 	if o == nil || len(o.Option) == 0 && o.UDPSize() <= maxUDPSize {

@@ -144,8 +144,8 @@ type pendingTry struct {
 	id   uint16
 }
 
-// begin runs the first try for up to hedgeAfter in the present goroutine, if it needs no new TCP connection. It returns an answer, or a
-// try that is still pending. If it returns neither, the try has failed, or it needs a new connection (next is then 0).
+// begin runs the first try for up to hedgeAfter in the present goroutine, if it needs no new TCP connection. It returns an answer, or a try
+// that is still pending. If it returns neither, the try has ended without a good answer, or it needs a new connection (next is then 0).
 func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	t := &r.tries[0]
 	s := t.server

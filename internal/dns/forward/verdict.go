@@ -22,7 +22,7 @@ const (
 
 // judge classifies an answer. holds are the zones, in lower case and fully qualified, that the servers should hold.
 //
-// A server that does not hold a zone is recognised by a denial with an SOA (RFC 2308, section 2.1), or by a referral with NS records, whose
+// A server that does not hold a zone is recognised by a denial with an SOA (RFC 2308, section 2), or by a referral with NS records, whose
 // owner is not in that zone, usually a parent. A denial with neither is good, because small servers leave the SOA out.
 func judge(m *dns.Msg, holds []string) verdict {
 	switch {
@@ -80,7 +80,7 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		return nil, errForeign
 	}
 	if len(m.Question) == 0 && m.Rcode != dns.RcodeSuccess {
-		m.Question = append(m.Question, req.Question...) // a server may leave it out of an error (RFC 1035, section 4.1.1)
+		m.Question = append(m.Question, req.Question...) // some servers leave it out of an error
 	}
 	if !sameQuestion(m, req) {
 		return nil, errForeign

@@ -34,8 +34,9 @@ type Verdict struct {
 
 const maxNames = 16
 
-// passive lists the plugins that change no answer to a name outside the cluster, neither its records nor its response code. The other
-// plugins of CoreDNS do, or may; `forward` and `kubernetes` are checked in detail.
+// passive lists the plugins that add no answers of their own for names outside the cluster: such a query gets the upstream's answer,
+// perhaps from a cache or in another order, or fails. The other plugins of CoreDNS may add some; `forward` and `kubernetes` are checked in
+// detail.
 func passive() []string {
 	return []string{"bind", "bufsize", "cache", "cancel", "debug", "dnstap", "errors", "health", "loadbalance", "log", "loop",
 		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}

@@ -75,7 +75,7 @@ type Upstreams struct {
 	Why      string                          // the reason for By; "" if neither kube-dns's Corefile nor its ConfigMap decides
 	Stub     map[string][]nameserver.Address // by domain, in lower case and without the final dot
 	Files    []string                        // the files to watch, missing ones included
-	Notes    []string                        // entries that were skipped, with the reason; for the log
+	Notes    []string                        // remarks for the log, for example which entries were skipped and why
 	Warnings []string                        // problems that an operator should fix, although the cluster's servers are used instead
 }
 
