@@ -10,7 +10,7 @@ import (
 )
 
 // copiesBytes is the size of the ring buffer for mirrored queries, enough for almost 1,500 unread ones of 176 bytes each. It must be a
-// power of two (bpf_map_create).
+// power of two and a multiple of the page size (ringbuf_map_alloc).
 const copiesBytes = 1 << 18
 
 // Copied calls each for every mirrored query, in order, until ctx ends. The kernel program mirrors a query if it answers queries of this

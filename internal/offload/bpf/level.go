@@ -1,5 +1,5 @@
-// Package bpf answers DNS queries in the kernel: a tc program on the host's side of a pod's veth looks a query up in its maps and sends
-// the answer back into the pod, without waking a process. All other packets of the pod pass unchanged.
+// Package bpf answers DNS queries in the kernel: a tc program on the host's side of a pod's veth looks a query up in its maps and sends the
+// answer back into the pod, without waking a process. All other packets from the pod pass unchanged.
 //
 // It is the only package of the agent that uses BPF. Only the agent adds answers to the maps; a pod can neither write nor grow them. The
 // program's answer to a query equals the fast path's byte for byte, except for the rotation of addresses. The program stops
