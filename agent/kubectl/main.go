@@ -4,7 +4,7 @@
 // status and top read one endpoint of each agent through the API server (pods/proxy). doctor, query and bundle, and top if that endpoint
 // lists no pods, run the agent's own program on the nodes (pods/exec). It changes nothing in the cluster.
 //
-// On failure: a node that does not answer within the timeout is listed with the reason.
+// On failure: a node that does not answer within the timeout is listed with the reason; query fails instead.
 package main
 
 import (

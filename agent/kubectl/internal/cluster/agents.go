@@ -29,7 +29,7 @@ type Agent struct {
 // namesOnly is an Accept header that makes the API server return only the metadata of objects.
 const namesOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-// Agents lists the nodes with their agents, including nodes without one. If the user may not list nodes, it lists only those with an
+// Agents lists the Linux nodes with their agents, including nodes without one. If the user may not list nodes, it lists only those with an
 // agent.
 func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	nodeQuery, podQuery := url.Values{"labelSelector": {corev1.LabelOSStable + "=linux"}}, url.Values{"labelSelector": {c.selector}}
