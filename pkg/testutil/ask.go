@@ -34,7 +34,7 @@ func (o AskOptions) timeout() time.Duration {
 // Answer is a server's answer to one query.
 type Answer struct {
 	Who    string         // the DNSServer that made the answer; "" if none of them did
-	Serial int            // that server's count of queries at this answer; a cached answer has an old count
+	Serial int            // that server's number for this answer, counted up; a cached answer has an old one
 	Client netip.Addr     // the client's address as that server saw it
 	From   netip.AddrPort // source of the answer, which is always the server that was queried
 	Msg    *dns.Msg
@@ -49,7 +49,7 @@ func (a *Answer) String() string {
 	return fmt.Sprintf("%s #%d %s from %s, %d bytes", a.Who, a.Serial, a.Rcode(), a.From, a.Size)
 }
 
-// WrongSourceError is an answer that came from another address than the queried one; a real client would not see it.
+// WrongSourceError is an answer that came from another address than the queried one; a real client would not accept it.
 type WrongSourceError struct{ Asked, Came netip.AddrPort }
 
 func (e *WrongSourceError) Error() string {
@@ -152,7 +152,7 @@ func OpenUDP(ns *NetNS, is4 bool, opts AskOptions) (*Socket, error) {
 	return &Socket{conn: conn, opts: opts}, nil
 }
 
-// buffers are for answers. The garbage of one for each query would cost a test more CPU than its queries.
+// buffers are for answers. A new one for each query would cost a test more CPU in garbage collection than its queries.
 var buffers = sync.Pool{New: func() any { return new([dns.MaxMsgSize]byte) }}
 
 // Ask queries a server and waits for its answer. It ignores answers to earlier queries.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Build builds the program of a package with the flags of `make build`, whose results the build cache has. If make built a program of that
-// name just before the tests (NEARDNS_BUILT), it copies that one: to link an agent takes six seconds of CPU.
+// Build builds the program of a package with the compiler flags of `make build`, whose results the build cache has. If make built a program
+// of that name just before the tests (NEARDNS_BUILT), it copies that one, because linking an agent takes six seconds of CPU.
 func Build(t testing.TB, out, pkg string) {
 	t.Helper()
 	made := filepath.Join(os.Getenv("NEARDNS_BUILT"), filepath.Base(out))

@@ -79,7 +79,7 @@ func (g *Cgroup) make(parent, controller string) bool {
 	file := map[string]string{"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes"}[controller]
 	if g.v2 {
 		file = controller + ".max"
-		// Refused where processes are in the parent itself, unless it is the root; then there is nothing to be had.
+		// The kernel refuses this if the parent itself has processes, unless it is the root. The new cgroup then lacks the file.
 		for _, c := range []string{"cpu", "memory"} {
 			_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+c), 0)
 		}

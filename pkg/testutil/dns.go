@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whoName is the name of a TXT record in the additional section of every answer of a DNSServer. The record has the server's name, the
-// serial of the answer (an answer from a cache has an old one) and the client's address. Caches keep the record.
+// whoName is the name of a TXT record in the additional section of every answer that a DNSServer makes itself. The record has the server's
+// name, the serial of the answer (an answer from a cache has an old one) and the client's address. Caches keep the record.
 const whoName = "who.invalid."
 
 // DNSConfig describes a scripted DNS server. Name and Listen must be set; the other fields may have their zero value.
@@ -106,8 +106,8 @@ func (s *DNSServer) end() {
 	s.answering.Wait()
 }
 
-// readBuffer is the size of a socket's receive buffer in bytes, enough for a test's queries of some seconds. Linux's default of 208 KiB has
-// room for 270 queries. If a busy machine does not let the server read for so long, Linux drops further ones.
+// readBuffer is the size of a socket's receive buffer in bytes. It has room for a test's queries while a busy machine does not let the
+// server read for some seconds. Linux's default of 208 KiB has room for 270 queries, and Linux drops further ones.
 const readBuffer = 4 << 20
 
 // control sets a socket's options before it is bound.
@@ -170,7 +170,7 @@ func (s *DNSServer) Start() {
 	}
 }
 
-// Stop closes the sockets: as a process that is killed.
+// Stop closes the sockets, as the kernel does for a killed process.
 func (s *DNSServer) Stop() {
 	s.mu.Lock()
 	running := s.running

@@ -91,7 +91,7 @@ func (s Service) chainHash(endpoint string) string {
 func (s Service) chainName(endpoint netip.AddrPort) string {
 	name := s.Namespace + "/" + s.Name + "/" + s.Protocol + "/" + s.Port
 	if endpoint.IsValid() {
-		// Colons are not for chain names.
+		// Names of nftables chains may have no colons.
 		name += fmt.Sprintf("__%s/%d", strings.ReplaceAll(endpoint.Addr().String(), ":", "."), endpoint.Port())
 	}
 	sum := sha256.Sum256([]byte(name))

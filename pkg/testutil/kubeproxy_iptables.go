@@ -79,9 +79,9 @@ func iptablesServices(is4 bool, services []Service) string {
 // sharing is how many services BulkIPTables puts into one chain.
 const sharing = 100
 
-// BulkIPTables is the text of n further services' rules for iptables-restore: five rules each, as kube-proxy writes
-// them, but a hundred services to a chain. iptables 1.8.9 finds a chain by walking all of them, so that 20,000 services
-// in chains of their own take it minutes; the kernel's part, one transaction of 100,000 rules, is the same this way.
+// BulkIPTables returns the text of n further services' rules for iptables-restore: five for each service, as kube-proxy writes,
+// but with a hundred services in one chain. iptables 1.8.9 finds a chain by walking all of them, so it takes minutes for 20,000
+// services in chains of their own. The kernel has the same work, one transaction of 100,000 rules.
 func BulkIPTables(is4 bool, n int) string {
 	var chains, nat strings.Builder
 	cidr := podCIDR6
@@ -105,7 +105,7 @@ func BulkIPTables(is4 bool, n int) string {
 	return "*nat\n" + chains.String() + nat.String() + "COMMIT\n"
 }
 
-// removeIPTables takes kube-proxy's rules out and leaves foreign ones in the same tables alone.
+// removeIPTables removes kube-proxy's rules and leaves other rules in the same tables.
 func (p *Proxy) removeIPTables(is4 bool) {
 	p.t.Helper()
 	save, restore := "iptables-save", "iptables-restore"

@@ -33,9 +33,9 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 	n.t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	// Its own address set by hand, as the bridge plugin does it: else a bridge takes its lowest port's, and every new port
-	// may leave the neighbours with a stale one. Set from the first: where it is set to what it was by chance, Linux 5.10 has
-	// no forwarding entry for it, and what is sent to the bridge itself goes to all ports and not to the host.
+	// Set the hardware address, as the bridge plugin does. Otherwise a bridge takes the lowest address of its ports, so a new port
+	// may change it, and neighbours then have an old one. Set it when the bridge is made: if it is set later to the value that it
+	// has already, Linux 5.10 makes no forwarding entry for it, and packets to the bridge go to all ports and not to the host.
 	attrs.HardwareAddr = randomMAC()
 	if err := n.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		n.t.Fatalf("add bridge %s in %s: %v", name, n.name, err)
@@ -51,7 +51,7 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 func randomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac)     // never fails
-	mac[0] = mac[0]&^0x03 | 2 // one station's, assigned locally
+	mac[0] = mac[0]&^0x03 | 2 // unicast, locally administered
 	return mac
 }
 

@@ -155,7 +155,7 @@ func (n *Node) attachElsewhere(p *Pod) {
 	n.place(p, firstSegment4, firstSegment6)
 	if n.options.Attach == MACVLAN {
 		attrs := netlink.NewLinkAttrs()
-		// Under its last name it cannot be born: Linux 6.1 looks for that name in the parent's namespace.
+		// Make it under another name and rename it, because Linux 6.1 looks for its first name in the parent's namespace.
 		attrs.Name, attrs.ParentIndex = fmt.Sprintf("macvlan%d", n.pods), n.Host.Link("eth0").Attrs().Index
 		attrs.Namespace = netlink.NsFd(p.FD())
 		link := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}

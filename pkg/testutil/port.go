@@ -24,7 +24,7 @@ func FreePort(t TB, addresses ...string) uint16 {
 	}
 	for range 100 {
 		port := uint16(portLeast + rand.N(portMost-portLeast))
-		// Abstract names of Unix sockets are the netns's, as ports are, and go with their process.
+		// Like ports, abstract names of Unix sockets belong to the netns, and the kernel frees them when the process ends.
 		taken, err := net.ListenPacket("unixgram", "@neardns-test-port-"+strconv.Itoa(int(port)))
 		if err != nil {
 			continue

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settle waits until a link's IPv6 addresses serve. One without duplicate detection may be bound at once, but the kernel
-// adds its route of type local by a work queue, which a busy machine keeps waiting: until then what comes for the address
-// is discarded. (The agent need not care: its prober's queries are discarded too, and no lease begins.)
+// Settle waits until a link's IPv6 addresses are usable. A socket can be bound to an address without duplicate detection at once, but
+// the kernel adds the address's local route in a work queue, which a busy machine delays. Until then it drops packets to the address.
+// (The agent need not wait: its prober's queries are dropped too, so it gets no lease.)
 func (n *NetNS) Settle(link string) {
 	n.t.Helper()
 	Eventually(n.t, func() error {
@@ -47,8 +47,8 @@ func (n *NetNS) Serving(link string, addrs ...netip.Addr) {
 	n.Settle(link)
 }
 
-// NodeCacheRules makes the rules that a killed NodeLocal DNSCache leaves for its addresses (KEP-1024), first in their chains as it
-// does: without conntrack kube-proxy never sees what they match. kind is nft or legacy.
+// NodeCacheRules makes the NOTRACK rules that a killed NodeLocal DNSCache leaves for its addresses (KEP-1024), first in their chains as
+// it does. Without conntrack, kube-proxy's rules do not see the packets that they match. kind is nft or legacy.
 func (n *NetNS) NodeCacheRules(kind string, addrs ...netip.Addr) {
 	n.t.Helper()
 	for _, a := range addrs {

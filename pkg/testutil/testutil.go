@@ -2,10 +2,10 @@
 // that see which address answered, kube-proxy's rules, and a whole node made of these.
 //
 // It must never touch the network namespace of the process itself: every link, address, rule and sysctl goes into a
-// namespace that it made. It is imported by tests and by the demo, never by a product.
+// namespace that it made. It is imported by tests and by the programs of integration/, never by a product.
 //
-// Failure policy: whatever goes wrong ends the test through Fatalf with the command and its output; everything made is
-// removed through Cleanup, also after a failure, and what a killed test run left is swept by the next one.
+// Failure policy: an error ends the test through Fatalf, with the command and its output if there is one. Cleanup removes everything
+// that was made, also after a failure, and the next test run removes the namespaces that a killed one left.
 package testutil
 
 import (
@@ -31,10 +31,10 @@ type TB interface {
 }
 
 // Skip ends a test that cannot run here. It prints one stable line per skip, "SKIP-REASON: <test>: <reason>", which CI
-// holds against the list of skips that are allowed: an unexpected skip must not pass for a success.
+// compares with the list of allowed skips: an unexpected skip must not count as a success.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
-	// Not t.Log: its lines are shown with -v only.
+	// Do not use t.Log, whose lines appear only with -v.
 	fmt.Printf("SKIP-REASON: %s: %s\n", t.Name(), reason)
 	t.Skip(reason)
 }

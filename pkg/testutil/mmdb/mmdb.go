@@ -1,5 +1,5 @@
-// Package mmdb writes MaxMind DB files (version 2.0) for tests. Write takes strings, maps and slices as records; it fails the test on
-// anything else. Networks that are inserted later win over earlier ones; IPv6 aliases of IPv4 are not made.
+// Package mmdb makes MaxMind DB files (version 2.0) for tests. A record replaces those that were inserted before for the same addresses.
+// IPv4 networks get no IPv6 aliases. A value that cannot be encoded fails the test.
 package mmdb
 
 import (
@@ -11,13 +11,13 @@ import (
 )
 
 type (
-	// Map is a record; a value is a Map, a List, a string, or an unsigned number of the metadata.
+	// Map is a record. Its values are a Map, a List, a string, uint16, uint32 or uint64.
 	Map map[string]any
 	// List is an array of such values.
 	List []any
 )
 
-// Tree is a database in the making.
+// Tree is a database, which Bytes encodes.
 type Tree struct {
 	t    testing.TB
 	root *node
@@ -75,7 +75,7 @@ func last(network netip.Prefix) netip.Addr {
 	return a
 }
 
-// Bytes is the file: the search tree with records of 32 bits, 16 zeroes, the records, and the metadata.
+// Bytes returns the file: the search tree with records of 32 bits, 16 zeroes, the data, a marker, and the metadata.
 func (w *Tree) Bytes(databaseType string) []byte {
 	nodes, number := []*node{}, map[*node]uint32{}
 	var walk func(n *node)

@@ -132,8 +132,8 @@ func (r *Rig) must(err error) {
 	}
 }
 
-// Apply makes the host's rules as h has them. A back end that starts programs rests between looks: Apply then repairs again until
-// Verify is content, as the agent's loop does.
+// Apply makes the host's rules as h has them. A back end that starts programs may postpone its check. Apply then repairs again
+// until Verify finds no difference, as the agent's loop does.
 func (r *Rig) Apply(h steer.Host) {
 	r.t.Helper()
 	_, err := r.Rules.Repair(h)

@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Ranges calls each for every nth address range of a country, in order, IPv4 first. It skips the test if the package is not installed.
+// Ranges calls each for every nth of the address ranges that have a country, in order, IPv4 first. It skips the test if the package is
+// not installed.
 func Ranges(t testing.TB, nth int, each func(from, to netip.Addr, country string)) {
 	t.Helper()
 	n := 0

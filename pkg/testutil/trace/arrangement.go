@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Links of the node in the cases. Pod and its neighbour have one each; a detour is a link by which the route to a pod leads although
-// its packets come by another.
+// Links of the node in the cases. The pod and its neighbour have one each. The route to the pod detoured leads by detourLink, although its
+// packets may come by another link.
 const (
 	podLink, otherLink, uplink, detourLink, bridge = "pod0", "pod1", "eth0", "cilium_host", "cni0"
 )
@@ -17,16 +17,16 @@ const (
 // Secret is the agent's lease secret in the cases.
 const Secret = steer.Secret(0x6e65617264736e64)
 
-// Arrangement is one way in which a node has its addresses.
+// Arrangement is a way in which a node has neardns's addresses, with the rules for it.
 type Arrangement struct {
 	Name string
 	Host steer.Host
 	Pod  steer.Pod
-	// Iptables: the iptables back end has it, too.
+	// Iptables is set if the iptables back end has the arrangement, too.
 	Iptables bool
 }
 
-// both makes a pair for each family of names of addresses.
+// both makes a pair of the addresses named a and b in each IP family.
 func both[T any](pair func(a, b netip.Addr) T, a, b string) []T {
 	return []T{pair(addresses(true)[a], addresses(true)[b]), pair(addresses(false)[a], addresses(false)[b])}
 }
@@ -107,12 +107,12 @@ func addresses(is4 bool) map[string]netip.Addr {
 	return map[string]netip.Addr{
 		"cluster":     v("10.96.0.10", "fd00:96::a"),            // the cluster DNS address
 		"second":      v("10.96.0.11", "fd00:96::b"),            // a second Service with kube-dns behind it
-		"steering":    v("169.254.20.11", "fd00:90de:d95::b"),   // what stands for the cluster DNS address
-		"retired":     v("169.254.20.12", "fd00:90de:d95::c"),   // a steering address taken out of the configuration; it stands for second
+		"steering":    v("169.254.20.11", "fd00:90de:d95::b"),   // what replaces the cluster DNS address
+		"retired":     v("169.254.20.12", "fd00:90de:d95::c"),   // a steering address that was removed from the configuration; it replaces second
 		"local":       v("169.254.20.10", "fd00:90de:d95::a"),   // the local address
 		"pod":         v("10.244.1.5", "fd00:244:1::5"),         // a pod whose packets come by its own link
 		"neighbour":   v("10.244.1.6", "fd00:244:1::6"),         // a pod, whose name another pod may take
-		"opted-out":   v("10.244.1.7", "fd00:244:1::7"),         // a pod that is left alone
+		"opted-out":   v("10.244.1.7", "fd00:244:1::7"),         // a pod that opted out
 		"detoured":    v("10.244.1.8", "fd00:244:1::8"),         // a pod to which the route leads by another link
 		"lan":         v("192.0.2.9", "2001:db8::9"),            // another machine on the node's network
 		"unroutable":  v("203.0.113.9", "2001:db8:9::9"),        // an address that only the default route covers
@@ -120,7 +120,7 @@ func addresses(is4 bool) map[string]netip.Addr {
 		"kube-dns":    v("10.244.2.9", "fd00:244:2::9"),         // kube-dns's pod
 		"outside":     v("198.51.100.53", "2001:db8:53::53"),    // some other DNS server
 		"probe":       steer.ProbeSource(is4),                   // source of the prober's probes
-		"proof":       steer.FallbackCheckSource(is4),           //
+		"proof":       steer.FallbackCheckSource(is4),           // source of the prober's fallback checks
 		"prober":      v("169.254.20.240", "fd00:90de:d95::f0"), // the prober's interface, another source
 		"turn":        steer.HairpinSource(is4),                 // source of the node's own packets in the hairpin
 		"turn-of-pod": first(steer.HairpinSources(is4)),         // source of pods' packets that leave the hairpin for a bridge

@@ -15,8 +15,8 @@ type Case struct {
 	Line                                           int
 	Arrangement                                    Arrangement
 	Place, From, Packet, To, Lease, Socket, Before string
-	// Nftables and Iptables say where the packet goes. Iptables is "=" where it is the same, "-" where there is no such case; all
-	// other differences have a reason in Why.
+	// Nftables and Iptables are where the packet goes. Iptables is "=" if it goes to the same place, and "-" if there is no such case.
+	// Why has the reason if iptables differs, or lacks a case of an arrangement that it has.
 	Nftables, Iptables, Why string
 }
 
@@ -96,7 +96,7 @@ func (c Case) check() error {
 	return nil
 }
 
-// plain is a result without the evidence per pod, which stands in brackets and which nftables alone has.
+// plain returns a result without the evidence in brackets, which only nftables has.
 func plain(result string) string {
 	before, rest, found := strings.Cut(result, " [")
 	if !found {

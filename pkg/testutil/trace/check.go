@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Backend is what a back end gives to be tried: its column in the list, and its rules.
+// Backend has a back end's column in the list, and its rules for each arrangement.
 type Backend struct {
 	Name string
 	Host func(Arrangement) Program

@@ -24,9 +24,8 @@ type Kernel struct {
 // silence is how long an answer is awaited that must not come.
 const silence = 250 * time.Millisecond
 
-// CheckKernel sends the queries of a sample of the cases on the real kernel and fails unless the answers come from where the list
-// has them: all cases in which a pod, the node itself or a machine on its network opens something in a state that lasts. So the tracer's
-// own idea of a kernel is held to one. open makes the node of an arrangement.
+// CheckKernel sends the queries of some cases (sampled) on a real kernel, and fails the test unless the servers that the list names answer.
+// So it compares the tracer's model of the kernel with a real one. open makes the node of an arrangement.
 func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement) Kernel) {
 	t.Helper()
 	cases, err := Cases()
@@ -57,7 +56,7 @@ func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement
 					k.connection(t, c, is4, want)
 				}
 			}
-			// Each state of the sockets is made once: to start and stop servers takes longer than to query them.
+			// Make each state of the sockets once: to start and stop servers takes longer than to query them.
 			slices.SortStableFunc(fresh, func(x, y Case) int { return strings.Compare(x.listener(), y.listener()) })
 			listener := "none"
 			stop := func() {}
@@ -78,7 +77,7 @@ func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement
 	}
 }
 
-// query sends one query, and looks at what connection tracking has of it.
+// query sends a case's query, and checks which server answers and, over UDP, whether the query is tracked.
 func (k Kernel) query(t *testing.T, c Case, is4 bool, want string) {
 	t.Helper()
 	if err := k.lease(c, is4, c.Lease); err != nil {
@@ -95,8 +94,8 @@ func (k Kernel) query(t *testing.T, c Case, is4 bool, want string) {
 	}
 }
 
-// connection opens one in the state that the column before names, and sends a query over it in the case's own. It goes on if its packets
-// still go to the program that accepted it; any other one resets it.
+// connection opens a TCP connection in the state that the column before names, and sends a query over it in the case's own state. The
+// connection goes on if its packets still go to the program that accepted it; any other program resets it.
 func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
 	t.Helper()
 	opener, lease, listener := "KUBEDNS", "", "none"
@@ -131,7 +130,8 @@ func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
 	}
 }
 
-// sampled reports whether a case's state can be made at once and lasts.
+// sampled reports whether CheckKernel tries a case: a pod, the node itself or a machine on its network sends a query, and the case's state
+// can be made at once and lasts.
 func (c Case) sampled() bool {
 	who := c.From == "pod" && c.Place == string(Prerouting) || c.From == "node" && c.Place == string(Output) ||
 		c.From == "lan" && c.Place == string(Prerouting) && c.To != "steering" // its answer comes from another address
@@ -160,7 +160,7 @@ func answerer(result string) string {
 	return "KUBEDNS" // kube-dns by our rules, by kube-proxy's alone, or because nothing of ours touched the query
 }
 
-// routeLAN has the other machine on the node's network send packets for our addresses to the node.
+// routeLAN makes the other machine on the node's network send packets for our addresses to the node.
 func (k Kernel) routeLAN(a Arrangement) {
 	for _, gateway := range k.Node.HostAddrs() {
 		for _, ours := range append(a.leased(gateway.Is4()), Address("cluster", gateway.Is4())) {

@@ -16,8 +16,8 @@ import (
 // clientPort is the client's port.
 const clientPort = 40000
 
-// run is one case in one family on its way: a clock at zero, empty sets, then what the columns before and lease name, then the packet.
-// States are made by packets, as in life, and never by writing sets: so the rules that make them are tried, too.
+// run traces one case in one IP family. The clock begins at zero and the sets are empty; then come the events of the column before, the
+// state of the column lease, and the packet. Packets make each state, as on a node, so that the rules that fill the sets are tried, too.
 type run struct {
 	c     Case
 	is4   bool
@@ -203,7 +203,7 @@ func reverse(p Packet) Packet {
 	return p
 }
 
-// entry is where a query comes in.
+// entry returns the hooks that a query passes before its destination is decided.
 func (r *run) entry(p Packet) []Hook {
 	switch {
 	case r.c.Place == "pod out", r.c.Place == "pod in":
@@ -214,7 +214,7 @@ func (r *run) entry(p Packet) []Hook {
 	return []Hook{Prerouting}
 }
 
-// pass takes a packet of before through some hooks. What becomes of it is not looked at, only what it leaves behind.
+// pass passes a packet through some hooks. Only its effect on sets and connections matters, not where it goes.
 func (r *run) pass(p Packet, hooks ...Hook) error {
 	for _, h := range hooks {
 		if err := r.rules.Pass(h, &p, r.world); err != nil {
@@ -224,7 +224,7 @@ func (r *run) pass(p Packet, hooks ...Hook) error {
 	return nil
 }
 
-// happen does what went before the case's packet p.
+// happen makes an event of the column before; p is the case's packet.
 func (r *run) happen(event string, p Packet) error {
 	if d, err := time.ParseDuration(event); err == nil {
 		r.world.Now += d
@@ -244,7 +244,7 @@ func (r *run) happen(event string, p Packet) error {
 			return err
 		}
 		return r.pass(open, r.entry(open)...)
-	case event == "tried": // under the valid lease, and no answer was seen
+	case event == "tried": // a query under the present leases, whose answer does not come
 		open.Socket = agents
 		return r.pass(open, r.entry(open)...)
 	case event == "again": // another packet of the connection
@@ -307,7 +307,7 @@ func (r *run) happen(event string, p Packet) error {
 // Ports of the control datagrams that carry a client (pkg/steer/hold.go).
 const portHold, portRelease = 201, 301
 
-// control is the agent's packet in a client's name: its addresses and protocol, and the agent's mark and secret.
+// control passes a control packet of the agent: it has the client's addresses and protocol, and the agent's mark and secret.
 func (r *run) control(client Packet, port uint16) error {
 	client.DstPort, client.Mark, client.Root, client.Secret, client.In, client.Flags = port, steer.Mark, true, Secret, "", 0
 	if to, ok := r.words["steering"]; ok && client.Dst == r.words["cluster"] && !r.c.Arrangement.ours(client.Dst) {
@@ -338,7 +338,8 @@ func (r *run) withdraw(a netip.Addr, p steer.Protocol) error {
 	return r.datagram(a, port)
 }
 
-// datagram is one of those that renew and withdraw leases. The kernel gives it its destination as source, an address of the node's.
+// datagram passes a datagram that renews or withdraws a lease. The kernel gives it its destination as source, because that is an address of
+// the node.
 func (r *run) datagram(to netip.Addr, port int) error {
 	return r.pass(Packet{Src: to, Dst: to, Protocol: steer.UDP, SrcPort: clientPort, DstPort: uint16(port), //nolint:gosec // a constant
 		Mark: steer.Mark, Root: true, Secret: Secret}, Output)
@@ -370,7 +371,7 @@ func (r *run) lease(p Packet) error {
 	case "lapsed":
 		err = r.all(r.renew)
 		r.world.Now += 2 * time.Second
-	case "drain": // so long after the last renewal that what that left is over
+	case "drain": // the drain of the last renewal is over, that of the withdrawal is not
 		if err = r.all(r.renew); err == nil {
 			r.world.Now += 500 * time.Millisecond
 			err = r.all(r.withdraw)
@@ -387,8 +388,8 @@ func (r *run) lease(p Packet) error {
 	return err
 }
 
-// noted is what the evidence has of the packet's source, by whichever of our addresses: under interception the packet gets one of them
-// on its way.
+// noted returns the evidence sets that have the packet's source with any of our addresses: with node interception, the packet gets one of
+// them on its way.
 func (r *run) noted(p Packet) map[string]bool {
 	out := map[string]bool{}
 	for _, a := range r.c.Arrangement.leased(r.is4) {
@@ -454,7 +455,7 @@ func (r *run) goes(was, p Packet) []string {
 			out = append(out, words)
 		}
 	}
-	tracked := "" // the rule, so not worth a word, is that no entry is made
+	tracked := "" // usually the packet is not tracked, so only the other case gets a word
 	if !p.Untracked {
 		tracked = " tracked"
 	}

@@ -1,11 +1,10 @@
 // Package trace has the list of cases (cases.md) that show where a packet goes, for both back ends of pkg/steer. It also has the
 // world in which a packet is traced: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
 //
-// It needs no root and no kernel. What a rule means is the business of each back end's own tracer, which lives in that back end's
-// tests and implements Program. It is imported by tests alone, never by a product.
+// It needs no root and no kernel, except CheckKernel. Each back end's tests have a tracer that knows what the rules mean and implements
+// Program. Only tests import the package.
 //
 // Failure policy: an unknown word in the list, and an expression or option that a tracer does not know, is an error that names it.
-// Nothing is skipped in silence.
 package trace
 
 import (
@@ -147,8 +146,8 @@ func (w *World) Route(a netip.Addr) string {
 	return uplink // the default route
 }
 
-// Raw is the raw table of others, behind our chains. A packet that was given a zone bears a template of connection tracking already,
-// so NOTRACK passes it by (net/netfilter/xt_CT.c).
+// Raw applies node-cache's NOTRACK rules in the raw table, after our chains. They have no effect on a packet that was given a zone, because
+// it already has a connection tracking template (net/netfilter/xt_CT.c).
 func (w *World) Raw(h Hook, p *Packet) {
 	isQuery := p.DstPort == 53 && slices.Contains(w.NodeCache, p.Dst)
 	answer := h == Output && p.SrcPort == 53 && slices.Contains(w.NodeCache, p.Src)
@@ -178,8 +177,8 @@ func (w *World) Track(p *Packet) {
 	w.conns = append(w.conns, p.Conn)
 }
 
-// Translate is the end of the nat hook: a new connection that our rules left alone is kube-proxy's, and what belongs to a known one
-// is changed as its first packet was.
+// Translate does what kube-proxy and the kernel do at the end of a nat hook: kube-proxy translates a new connection that our rules have not
+// decided about, and packets of a known connection are changed as its first one was.
 func (w *World) Translate(h Hook, p *Packet) {
 	switch {
 	case p.Conn == nil || p.Dropped:
@@ -201,7 +200,7 @@ func (p *Packet) DNAT(to netip.Addr) { p.Dst, p.Conn.dst, p.Settled = to, to, tr
 // Count records that the packet incremented a counter.
 func (p *Packet) Count(name string) { p.Counted = append(p.Counted, name) }
 
-// SNAT changes the source of a connection.
+// SNAT records which of the hairpin's source addresses a connection gets; any other is an error.
 func (p *Packet) SNAT(first, last netip.Addr) error {
 	from, to := steer.HairpinSources(p.Src.Is4())
 	switch {

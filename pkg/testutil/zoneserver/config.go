@@ -32,7 +32,7 @@ type Config struct {
 
 // Key is a TSIG key, HMAC-SHA256.
 type Key struct {
-	Name    string // absolute, lower case
+	Name    string // lower case; absolute, except in view
 	Secret  string // base64
 	Cluster string // ID of the cluster that owns the key; "": the operator's key or the edges'
 	IsEdge  bool   // the edges' key, which may transfer the zone but change nothing

@@ -40,7 +40,7 @@ const (
 // Kinds returns the servers in the order of the documents' tables.
 func Kinds() []Kind { return []Kind{BIND, Knot, PowerDNS} }
 
-// programs that a kind needs, with Debian's packages; the Makefile has the same list (ZONESERVERS).
+// programs that a kind needs, with Debian's packages; the Makefile's list ZONESERVERS has them, too.
 var programs = map[Kind][][2]string{
 	BIND:     {{"named", "bind9"}},
 	Knot:     {{"knotd", "knot"}},
@@ -109,7 +109,7 @@ func Start(t testutil.TB, kind Kind, c Config) *Server {
 	if !c.Address.IsValid() {
 		c.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
-	// Not below the test's own folder: the path of a Unix socket has at most 107 bytes.
+	// Do not use the test's own folder: the path of a Unix socket has at most 107 bytes.
 	folder, err := os.MkdirTemp("", "zoneserver-")
 	if err != nil {
 		t.Fatalf("make a folder for %s: %v", kind, err)
@@ -283,7 +283,7 @@ func (s *Server) Snapshot() (restore func()) {
 	return func() { s.t.Helper(); swap(backup, s.folder) }
 }
 
-// copyFiles makes the files of folder to those of folder from; folders in to that from lacks stay.
+// copyFiles replaces the contents of folder to by those of folder from, except the folder backup in each of them.
 func copyFiles(from, to string) error {
 	old, err := filepath.Glob(filepath.Join(to, "*"))
 	if err != nil {
