@@ -226,12 +226,13 @@ func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, Write(dir, sample("a", "eth0")))
 	at := func(name string) string { return filepath.Join(dir, "pods", nodestate.TempPrefix+name) }
-	for name, written := range map[string]time.Time{"old": time.Unix(1, 0), "fresh": {}, "ahead": time.Unix(1<<33, 0)} { // zero: as it is
+	// A zero time leaves the file's time as it is.
+	for name, written := range map[string]time.Time{"old": time.Unix(1, 0), "fresh": {}, "ahead": time.Unix(1<<33, 0)} {
 		testutil.Must(t, os.WriteFile(at(name), nil, 0o600))
 		testutil.Must(t, os.Chtimes(at(name), written, written))
 	}
 	testutil.Must(t, Sweep(dir, 1000*time.Hour))
-	for _, name := range []string{"old", "ahead"} { // ahead: of before the clock stepped back
+	for _, name := range []string{"old", "ahead"} { // ahead: as if the clock was set back after it was written
 		if _, err := os.Stat(at(name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the %s one stays", name)
 		}

@@ -26,7 +26,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// pattern makes one in a folder of the test and the sandbox's folder in it.
+// pattern returns a pattern below a folder of the test, and the path that it has for the sandbox abc, whose folder it makes.
 func pattern(t *testing.T, name string) (pattern, path string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)

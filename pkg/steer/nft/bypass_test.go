@@ -75,7 +75,7 @@ func losses() []loss {
 	}
 }
 
-// oneSYN is shorter than the second after which a SYN is repeated: the switch sends a repeated one to kube-dns, whose answer would be one.
+// oneSYN is shorter than the second after which a SYN is repeated: the switch sends a repeated SYN to kube-dns, and kube-dns would answer.
 const oneSYN = testutil.Silence / 2
 
 // who queries once and returns the name of the server that answers, "" if none does.
@@ -87,7 +87,7 @@ func (r *nftRig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
 	return a.Who
 }
 
-// server is what a pod queries: the cluster DNS address, or the steering address itself.
+// server returns the address that a pod queries: the cluster DNS address, or the steering address itself.
 func (r *nftRig) server(w way, steering bool) netip.AddrPort {
 	for _, d := range r.Host.Redirects {
 		if d.Is4() == w.is4 && steering {
@@ -167,7 +167,7 @@ func TestPodIsBypassed(t *testing.T) {
 					if who := r.who(pod.NetNS, w, testutil.Patience()); who != "KUBEDNS" && !late {
 						t.Errorf("%s: answered by %q before anybody tried the way", w, who)
 					}
-					// What the agent queries from the pod's netns, by the address that needs no table.
+					// Whether the agent answers the pod's netns at the steering address, which needs no pod table.
 					if _, err := testutil.Ask(pod.NetNS, r.server(w, true), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: testutil.Silence}); err == nil {
 						t.Errorf("%s: the table lets the steering address through", w)
 					}

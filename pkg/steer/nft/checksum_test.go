@@ -32,8 +32,8 @@ func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
 	})
 }
 
-// Every packet that the rules rewrite leaves with a right checksum: with each attachment and each of kube-proxy's
-// modes with interception and without.
+// Every packet that the rules rewrite leaves with a right checksum, with each attachment and each mode of kube-proxy. Each of
+// them runs with and without interception, but not every combination of the three.
 func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		intercept := (o.Proxy == testutil.NFTables) == (o.Attach == testutil.PTP || o.Attach == testutil.BridgeNF)

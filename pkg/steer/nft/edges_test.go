@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Pods whose packets do not meet the host's netfilter must not be steered, and Way gives the reason; nor may any be steered where
-// nothing translates the cluster DNS address, which the proof shows (TestProber).
+// Pods whose packets do not meet the host's netfilter must not be steered, and Way gives the reason. (No pod may be steered either
+// where nothing translates the cluster DNS address: see TestProber.)
 func TestPodsOutOfReach(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestPodsOutOfReach(t *testing.T) {
 			if c.reason == "" {
 				return
 			}
-			// What the check is there for: steered, such a pod would have no DNS.
+			// This is why Way exists: if such a pod were steered, it would have no DNS.
 			r.Steer(pod.NetNS)
 			r.WantNone(pod.NetNS, "steered all the same", r.ClusterDNS()...)
 		})
@@ -87,7 +87,7 @@ func TestLargeAnswersWithoutConntrack(t *testing.T) {
 	})
 }
 
-// Of a group of sockets on one address the members left serve what the switch delivers.
+// If several sockets share one address (SO_REUSEPORT) and one is closed, the others get all queries.
 func TestSocketGroups(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")
@@ -168,7 +168,7 @@ func TestServiceWithoutEndpoints(t *testing.T) {
 	})
 }
 
-// Packets with sources that no program can have bring no answer, no loop and no way in without a lease.
+// Packets with sources that no pod can have cause no loop, and do not reach the agent without a lease.
 func TestSpoofedSources(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
@@ -184,7 +184,7 @@ func TestSpoofedSources(t *testing.T) {
 		} {
 			r.withoutAnswer(pod.NetNS, "KUBEDNS", sources)
 		}
-		// The prober's addresses open nothing but from its own interface.
+		// The prober's addresses have no effect on another interface than its own.
 		r.Addresses()
 		r.Listen()
 		r.withoutAnswer(pod.NetNS, "KUBEDNS", []netip.Addr{steer.ProbeSource4, steer.ProbeSource6})
@@ -199,8 +199,8 @@ func TestSpoofedSources(t *testing.T) {
 	})
 }
 
-// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then sends proper ones: whatever they
-// did, the node stays in order. (That no answer comes back is in their nature: it would go to the forged source.)
+// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then checks that ordinary queries are answered
+// and that no packet looped. It expects no answers to the forged ones: those would go to the forged source.
 func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.Addr) {
 	r.t.Helper()
 	before, _ := r.nft.Counters()
@@ -212,7 +212,7 @@ func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.
 			sendForged(r.t, pod, sources[i], d.ClusterDNS, raw)
 		}
 	}
-	// Whatever makes a packet loop counts it again and again while these queries, which follow it, are answered.
+	// A packet that loops is counted again and again while these queries are answered.
 	const more = 3 // each: two servers
 	for range more {
 		r.Want(who, pod, "after forged sources", r.ClusterDNS()...)

@@ -19,7 +19,7 @@ type TracedTable struct {
 // TracedSet is a set or map.
 type TracedSet struct {
 	Name    string
-	Key     uint32 // length in registers
+	Key     uint32 // length in bytes, each part rounded up to whole registers of 4
 	Timeout time.Duration
 	Size    uint32
 	// Elements maps keys to values; in a set the values are empty.

@@ -93,7 +93,7 @@ func unroutable() []netip.Addr {
 	return []netip.Addr{addr("203.0.113.9"), addr("2001:db8:9::9")}
 }
 
-// forge sends queries over both protocols from another pod's address; that pod gets the answers.
+// forge sends queries over both protocols from another pod's address, to which any answer would go.
 func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	for _, network := range rig.Networks() {
 		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
@@ -130,8 +130,8 @@ func TestRoutedBehindAPodIsServed(t *testing.T) {
 	}
 }
 
-// Where pods have no routes of their own, a program at the end of one link brings all packets to them (Cilium's cilium_host):
-// no route then shows by which link a pod's packets come, and pods are served.
+// On some nodes all pods' addresses are routed to one link, where a program passes the packets on to the pods (Cilium's cilium_host). The
+// routes then do not show by which link a pod's packets come, and pods are served all the same.
 func TestPodsBehindADetour(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
 	pod := r.Steered("pod")
@@ -142,7 +142,7 @@ func TestPodsBehindADetour(t *testing.T) {
 	}
 	host.Sysctl("net.ipv4.conf.detour1.accept_local", "1")
 	mac := host.Link("detour1").Attrs().HardwareAddr.String()
-	for _, a := range pod.Addrs { // the program's part is a table of routes here
+	for _, a := range pod.Addrs { // here, a routing table does what the program would
 		host.Run("ip", family(a), "rule", "add", "iif", "detour1", "lookup", "77")
 		host.Run("ip", family(a), "route", "add", a.String(), "dev", pod.HostInterface, "table", "77")
 		host.Run("ip", family(a), "route", "del", a.String(), "dev", pod.HostInterface)
@@ -159,7 +159,7 @@ func TestPodsBehindADetour(t *testing.T) {
 	if n := counters[steer.CounterStranger].Packets; n < uint64(len(all)) {
 		t.Fatalf("%d questions refused: there is no detour", n)
 	}
-	must(t, r.nft.Apply(r.Host)) // the table knows of it from here on
+	must(t, r.nft.Apply(r.Host)) // from now on the table allows for the detour
 	r.Want("AGENT", pod.NetNS, "served", all...)
 	must(t, r.nft.Verify(r.Host))
 }
@@ -222,7 +222,7 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 	}
 }
 
-// renew4 renews the leases of all addresses of a description.
+// renew4 renews the leases of all addresses of a description, of both families.
 func (r *nftRig) renew4(h steer.Host) {
 	r.t.Helper()
 	var at []netip.Addr
@@ -297,7 +297,7 @@ func TestHomesAreLookedAtAgain(t *testing.T) {
 	if got := known(); !strings.Contains(got, fmt.Sprintf("%q . %s", pod.HostInterface, pod.Addr(true))) {
 		t.Fatalf("not remembered:\n%s", got)
 	}
-	// Any age beyond a second: a busy machine may be seconds late to look.
+	// Any time left below 4 s will do: a busy machine may list the set seconds late.
 	old := regexp.MustCompile(`expires ([0-3]s|[0-9]+ms)`)
 	testutil.Eventually(t, func() error {
 		if got := known(); !old.MatchString(got) {

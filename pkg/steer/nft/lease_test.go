@@ -205,7 +205,7 @@ func TestLeaseWithoutSwitch(t *testing.T) {
 	}
 }
 
-// The address need not be there for its lease to be withdrawn, nor for a renewal to be harmless.
+// Withdrawing the lease of an address that the host does not have makes no lease, whether or not it fails.
 func TestLeaseOfAnAbsentAddress(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "bare")
@@ -215,14 +215,15 @@ func TestLeaseOfAnAbsentAddress(t *testing.T) {
 	if err := lease.Withdraw(redirect4.Steering, steer.UDP); err == nil {
 		t.Log("no route, and yet the rule took it")
 	} else {
-		t.Log(err) // logged, and nothing else
+		t.Log(err) // either is right
 	}
 	if got := holding(t, backend); len(got) != 0 {
 		t.Errorf("leases %v", got)
 	}
 }
 
-// Only a root process of the host with neardns's mark can renew a lease: no pod, no process without the mark, no other user.
+// No datagram without the secret renews a lease: none from a pod, and none from the host without neardns's mark. With the secret and the
+// mark, no user but root can renew one.
 func TestLeaseIsNobodyElses(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
@@ -286,7 +287,7 @@ func TestLeaseIsNobodyElses(t *testing.T) {
 	}
 }
 
-// More addresses than a node ever serves do not overflow the sets, and a foreign DROP in OUTPUT does not keep renewals out.
+// Another program's policy DROP at the hook output does not prevent renewals.
 func TestLeaseBesideForeignOutput(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, backend := node(t, host())

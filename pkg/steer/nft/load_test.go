@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// loadServices, in the environment, is how many Services the other program loads in the tests of A.1. iptables loads 20,000 in
-// seconds; nft itself takes minutes for as many, so set it by hand for that.
+// loadServices, in the environment, is how many Services the other program loads, if not as many as each test has. iptables
+// loads 20,000 in seconds, nft takes minutes for as many.
 const loadServices = "NEARDNS_LOAD_SERVICES"
 
 func fromEnv(t *testing.T, name string, otherwise int) int {
@@ -57,7 +57,8 @@ func (l *loader) clean(t *testing.T) {
 	l.proxy = testutil.InstallProxy(t, l.r.Node.Host, l.mode, l.r.services()...)
 }
 
-// modesOfLoad loads thousands Services in kube-proxy's mode iptables, and a tenth of them in its mode nftables.
+// modesOfLoad runs a test with a loader of 1,000 times thousands Services in kube-proxy's mode iptables, and with one of a tenth of them
+// in its mode nftables.
 func modesOfLoad(t *testing.T, thousands int, lifetime time.Duration, f func(t *testing.T, l *loader)) {
 	t.Helper()
 	testutil.RequireRoot(t)

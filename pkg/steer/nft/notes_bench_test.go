@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What a look costs: the counters alone, which is what an undisturbed node does twice a second, and the notes of 200 clients
-// in each set, which are read when a client is not heard.
+// BenchmarkLook measures reading the evidence: the counters alone, which the agent reads twice a second; the records of 200 clients in
+// each set, which it reads only if the counters show that queries were lost; and the suspects.
 func BenchmarkLook(b *testing.B) {
 	testutil.RequireRoot(b)
 	ns, backend := node(b, host())
@@ -48,8 +48,8 @@ func BenchmarkLook(b *testing.B) {
 	})
 }
 
-// What the notes and the look at the source's route cost a query over UDP: from the pod's socket to the agent's, which is not
-// read, with all rules, with a look for each query, without the look, and without both.
+// BenchmarkDelivery measures what the records and the lookup of the source's route cost a query over UDP, from the pod's socket to the
+// agent's, which is not read: with all rules, with a lookup for each query, without lookups, and without lookups and records.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")
@@ -73,7 +73,7 @@ func BenchmarkDelivery(b *testing.B) {
 			}
 		}
 	}
-	// By turns, so that a busy machine disturbs both alike.
+	// All kinds take turns, so that a busy machine slows all alike.
 	for range 4 {
 		must(b, r.nft.Apply(r.Host))
 		b.Run("noted", run)

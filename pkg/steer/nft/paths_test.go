@@ -19,7 +19,8 @@ func TestMeshCaptureWins(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
-		// The mesh's upstream queries are known by their port here, by their user in a real one. The kernel gives it to no other query.
+		// The rules recognize the mesh's upstream queries by their source port; those of a real mesh do so by the user. The kernel gives
+		// this port to no other query.
 		const own = 15045
 		for _, tool := range []string{"iptables", "ip6tables"} {
 			for _, network := range rig.Networks() {
@@ -150,8 +151,8 @@ func family(a netip.Addr) string {
 	return "-6"
 }
 
-// kube-dns on the very bridge that the querying pod is on: with br_netfilter 1 everything works, with or without hairpin mode, and
-// each query counts once. With br_netfilter 0, the fallback fails, as plain kube-proxy does without neardns.
+// If kube-dns is on the same bridge as the querying pod, and br_netfilter is 1, queries are answered with and without hairpin mode, and
+// each query is counted once. (With br_netfilter 0, the fallback would fail, as kube-proxy does without neardns.)
 func TestKubeDNSOnTheSameBridge(t *testing.T) {
 	for _, hairpin := range []string{"off", "on"} {
 		t.Run("hairpin "+hairpin, func(t *testing.T) {

@@ -75,7 +75,8 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 	}
 }
 
-// The probe source is delivered wherever a socket is bound, so that the first lease can be granted. Queries from the fallback
+// Queries from the probe source are delivered to the agent if a socket is bound, also without a lease, so that the first lease can be
+// granted. Queries from the fallback
 // check's source always take the fallback. Any other source in that netns counts as a pod's.
 func TestProber(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// withCounters makes the host table, with counters that are not zero.
+// withCounters makes a host table that has only two counters, which are not zero.
 const withCounters = `
 table inet neardns {
 	counter delivered_udp { packets 1000 bytes 64000 }
@@ -38,7 +38,7 @@ func wantCounters(t *testing.T, backend *nft.Nftables) {
 }
 
 // 40 ADDs at once, each with a back end of its own for the host and for its pod, while an agent repairs and another
-// program damages the rules: at the end each rule is there once, and no counter has lost anything.
+// program damages the rules: at the end each rule is there once, and each counter has its value.
 func TestEnsuresBesideRepair(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "race")
@@ -72,7 +72,7 @@ func TestEnsuresBesideRepair(t *testing.T) {
 		turn++
 		_, err := ns.TryRun("", "nft", "flush chain inet neardns "+chains[turn%len(chains)])
 		if err != nil && strings.Contains(err.Error(), "No such file") {
-			err = nil // not there yet
+			err = nil // the table does not exist yet
 		}
 		return err
 	})
@@ -122,7 +122,8 @@ func TestEnsuresFromNothing(t *testing.T) {
 	must(t, open(t, ns).Verify(host()))
 }
 
-// helperNS, in the environment, makes this test binary a process that ensures, applies or exempts, as the plugin's does.
+// helperNS, in the environment, is the path of a netns. If it is set, this test binary is a process that calls Ensure,
+// Exempt, Apply and Verify there three times, as several plugin and agent processes do at once.
 const helperNS = "STEER_TEST_HELPER_NETNS"
 
 func TestMain(m *testing.M) {

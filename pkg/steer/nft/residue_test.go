@@ -108,8 +108,8 @@ func TestSupportedLeavesNothing(t *testing.T) {
 	must(t, backend.Verify(host()))
 }
 
-// The back end's namespace is the one of its descriptor, whichever thread calls; its sockets hold it after the descriptor
-// is closed, and Close gives everything back.
+// The back end works in its descriptor's namespace, whichever thread calls it, and also after the descriptor is closed. Close closes all
+// its files.
 func TestNamespaceByDescriptor(t *testing.T) {
 	testutil.RequireRoot(t)
 	a, b := testutil.NewNS(t, "a"), testutil.NewNS(t, "b")
@@ -117,7 +117,7 @@ func TestNamespaceByDescriptor(t *testing.T) {
 	must(t, err)
 	backend, err := nft.Open(int(fd.Fd()))
 	must(t, err)
-	must(t, fd.Close()) // its number is the next one's
+	must(t, fd.Close()) // the next file gets its number
 	b.Do(func() { err = backend.Apply(brokenHost()) })
 	if err == nil {
 		t.Error("a broken table was taken")

@@ -24,8 +24,8 @@ func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *nftR
 	return &nftRig{r, t, open(t, r.Node.Host)}
 }
 
-// cells runs a test with each mode of kube-proxy and each way to attach a pod, both families in each cell: a way next to one of the modes,
-// since the tracer goes through all combinations of what rules depend on.
+// cells runs a test with half of the combinations of kube-proxy's modes and ways to attach a pod: each mode and each way is among them,
+// always with both families. The tracer checks all combinations on which rules depend.
 func cells(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	t.Helper()
 	for i, proxy := range testutil.Proxies() {
@@ -38,7 +38,7 @@ func cells(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	}
 }
 
-// modes runs a test with each mode of kube-proxy, and ptp alone.
+// modes runs a test with each mode of kube-proxy, and only the attachment PTP.
 func modes(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	t.Helper()
 	for _, proxy := range testutil.Proxies() {
@@ -46,7 +46,7 @@ func modes(t *testing.T, f func(t *testing.T, o testutil.Options)) {
 	}
 }
 
-// mode runs a test of what kube-proxy's mode makes no difference to: TestSwitch (pkg/steer/rules) and TestMatrix have each mode.
+// mode runs a test with one mode of kube-proxy and the attachment PTP.
 func mode(t *testing.T, proxy testutil.ProxyMode, f func(t *testing.T, o testutil.Options)) {
 	t.Helper()
 	o := testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}

@@ -15,15 +15,15 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A root process that may send marked packets, as any container of root's on the host's network may with CAP_NET_RAW alone since
-// Linux 5.17, neither renews nor withdraws a lease, nor holds or clears a client: it lacks the agent's secret.
+// A root process that may send marked packets cannot renew or withdraw a lease, nor hold or clear a client, without the agent's secret.
+// Since Linux 5.17, any container of root on the host's network with CAP_NET_RAW can send them.
 func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
 	h.Lifetime = time.Minute
 	ns, backend := node(t, h)
 	agent := openLease(t, ns)
-	var other *steer.Lease // as the agent's own, mark and root and all, of another start
+	var other *steer.Lease // as the agent's own, also with the mark and of root, but with another secret
 	var err error
 	ns.Do(func() { other, err = steer.OpenLease(steer.DrawSecret()) })
 	must(t, err)
@@ -39,7 +39,7 @@ func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 				t.Errorf("renewed without the secret: %v", err)
 			}
 		}
-		for _, port := range []int{17, 6} { // as one that knows nothing of secrets
+		for _, port := range []int{17, 6} { // a program without any secret
 			marked(t, ns, a, port, nil)
 			marked(t, ns, a, port, make([]byte, 8))
 		}
@@ -94,7 +94,7 @@ func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 	}
 }
 
-// marked sends a lease datagram as an older agent did: by its mark alone, or with some payload.
+// marked sends a lease datagram with neardns's mark and any payload. An older agent sent an empty one.
 func marked(t *testing.T, ns *testutil.NetNS, to netip.Addr, port int, payload []byte) {
 	t.Helper()
 	ns.Do(func() {
@@ -145,8 +145,8 @@ func TestSecretIsOfThisStart(t *testing.T) {
 	}
 }
 
-// The program that makes the table first, without a secret (the plugin, the watch), makes one that no program can renew a lease in; the
-// agent's comes in at its first round, and stays when others look at the table or add to it.
+// If the plugin or the watch makes the table, it has no secret, and no program can renew a lease in it. The agent then writes its secret,
+// which stays when another program verifies or completes the table.
 func TestSecretIsTheAgentsAlone(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()
@@ -174,7 +174,7 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 	must(t, backend.Apply(h))
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))
 	must(t, backend.Ensure(plugin))
-	must(t, backend.Verify(plugin)) // as the doctor does, which does not know it
+	must(t, backend.Verify(plugin)) // as the doctor does, which does not know the secret
 	for _, chain := range []string{"output", "prerouting"} {
 		ns.Run("nft", "flush", "chain", "inet", "neardns", chain)
 	}
@@ -186,7 +186,7 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 	}
 }
 
-// A table of the form before secrets is brought to the new one without a lease lost.
+// A table of the form before secrets is updated without losing a lease.
 func TestSecretComesToAnOlderTable(t *testing.T) {
 	testutil.RequireRoot(t)
 	older, err := os.ReadFile("testdata/older/host-dual.nft")

@@ -16,7 +16,7 @@ import (
 // loadRounds, in the environment, is how many pairs of loads are measured.
 const loadRounds = "NEARDNS_LOAD_ROUNDS"
 
-// load times the one command, and takes away again what was loaded.
+// load measures how long loading the rules takes, and removes them again.
 func (l *loader) load(t *testing.T) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -26,7 +26,7 @@ func (l *loader) load(t *testing.T) time.Duration {
 	return took
 }
 
-// The agent's pace, from its defaults.
+// renewEvery is shorter than the agent's default, 250 ms.
 const renewEvery = 150 * time.Millisecond
 
 // While another program loads very many rules and holds the commit mutex for seconds, the lease is renewed within its lifetime all the
