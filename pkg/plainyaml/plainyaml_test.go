@@ -52,7 +52,7 @@ options:
 	}
 }
 
-// Each error names the line and the remedy.
+// Texts that are refused, with a part of each error.
 func TestRefused(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{"", "nothing is written there"},

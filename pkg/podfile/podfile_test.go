@@ -226,8 +226,7 @@ func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, Write(dir, sample("a", "eth0")))
 	at := func(name string) string { return filepath.Join(dir, "pods", nodestate.TempPrefix+name) }
-	// A zero time leaves the file's time as it is.
-	for name, written := range map[string]time.Time{"old": time.Unix(1, 0), "fresh": {}, "ahead": time.Unix(1<<33, 0)} {
+	for name, written := range map[string]time.Time{"old": time.Unix(1, 0), "fresh": {}, "ahead": time.Unix(1<<33, 0)} { // zero: unchanged
 		testutil.Must(t, os.WriteFile(at(name), nil, 0o600))
 		testutil.Must(t, os.Chtimes(at(name), written, written))
 	}

@@ -19,8 +19,8 @@ import (
 // again.
 const foreign = 100
 
-// TestChurn makes the host's rules over and over, as reloads do, while kube-proxy does so with its own rules and a
-// pod sends queries. Either server may answer such a query, but one always must: a packet lost between two rulesets would never be
+// TestChurn writes other host rules and then the first ones again, as reloads do, while kube-proxy makes and deletes chains all the time
+// and a pod sends queries. Either server may answer such a query, but one always must: a packet lost between two rulesets would never be
 // answered.
 func TestChurn(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
@@ -37,7 +37,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// churn has the pod query without pause while neardns's rules and kube-proxy's are made again, and counts its queries.
+// churn has the pod query without pause while neardns's rules and kube-proxy's are written, and counts the pod's queries.
 func (r *variantRig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
 	t.Helper()
 	var asked atomic.Int64

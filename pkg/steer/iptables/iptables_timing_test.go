@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A repair waits for the lock of another program for as long as it may, and not much longer: each of its few programs waits once.
+// A repair waits for the lock of another program for as long as one program may, and for twice as long at most.
 // State: TestLockHeld (this package).
 func TestTimingLockHeld(t *testing.T) {
 	path := ownLock(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// kube-proxy has rules for those of our addresses that are a Service's. If it restarts later than neardns, its jump comes first.
+// kube-proxy has rules for those of our addresses that are a Service's. If it restarts later than neardns, its jump comes first,
+// until the agent repairs the rules.
 func TestKubeProxyStartsAfterUs(t *testing.T) {
 	const variant = iptables.Legacy
 	r := newNodeCacheRig(t, variant)

@@ -54,7 +54,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// A chain's rules as printed replace its earlier ones, or they would add up over months: a rule changes with each link and exempt pod.
+// A chain has one key, whatever its rules. If rules were part of the key, the rules that the back end remembers would grow over months:
+// some change with each link and exempt pod.
 func TestKey(t *testing.T) {
 	c := chain{table: "raw", name: "OURS", rules: []string{"-j ACCEPT"}}
 	later, elsewhere := c, c

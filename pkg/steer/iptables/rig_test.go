@@ -81,8 +81,8 @@ func (r *variantRig) behind() []netip.Addr {
 	return out
 }
 
-// variants runs a test with each variant; kube-proxy is in iptables mode. A test of where packets go has one, because the rules are the
-// same (TestRestoredAtBoot); a test of how rules get into the kernel, stay there and leave it has both.
+// variants runs a test with each variant; kube-proxy is in iptables mode. Tests of where packets go need only one, because the rules
+// are the same (TestRestoredAtBoot); tests of how rules are written, kept and removed use both.
 func variants(t *testing.T, f func(t *testing.T, variant iptables.Variant)) {
 	t.Helper()
 	for _, variant := range []iptables.Variant{iptables.NFT, iptables.Legacy} {

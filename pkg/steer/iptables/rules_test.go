@@ -13,12 +13,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestRepair damages the rules in each way; Repair must restore them and touch no other program's rules.
+// TestRepair damages the rules in many ways; Verify must see each, and Apply must restore the rules and touch no other program's.
 func TestRepair(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
 		must(t, r.rules.Verify(r.Host))
-		// It knows how rules are printed only if it wrote them itself.
+		// The back end knows how the kernel's rules are printed only if it wrote them itself.
 		must(t, r.rules.Remove())
 		must(t, r.rules.Apply(r.Host))
 		whole := dump(r.Node.Host)
@@ -63,8 +63,8 @@ func TestRepair(t *testing.T) {
 
 func both(a, b func()) func() { return func() { a(); b() } }
 
-// TestRepairByAnother damages the rules while no agent runs, in a way that leaves the number of rules and what becomes of packets:
-// the next agent mends it, and starts no program as long as nothing changes after that, whatever others do in their chains.
+// TestRepairByAnother damages the rules while no agent runs, in a way that leaves the number of rules and their targets: the next
+// agent repairs them, and starts no program as long as nothing changes after that, whatever others do in their chains.
 func TestRepairByAnother(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

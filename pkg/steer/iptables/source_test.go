@@ -12,12 +12,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSourceOfEachPod has two pods query from one port while the agent is dead: kube-dns sees each as itself, as without us, so
-// that they share no ports. Where it hangs on the pods' own bridge, its answers must come by the host to be led back: it sees
-// an address of the hairpin's, and a pod keeps to one.
+// TestSourceOfEachPod has two pods query from the same ports while the agent is dead. kube-dns sees each pod's own address, as without
+// neardns, so the pods share no ports. Only if kube-dns is on the pods' own bridge, it sees an address of the hairpin, so that its answers
+// come back through the host; all queries of a pod have the same one.
 func TestSourceOfEachPod(t *testing.T) {
 	testutil.RequireRoot(t)
-	for attach, variant := range map[testutil.Attach]iptables.Variant{ // a variant is as good as the other for a way to attach
+	for attach, variant := range map[testutil.Attach]iptables.Variant{ // either variant will do for a way to attach
 		testutil.PTP: iptables.NFT, testutil.ProxyARP: iptables.Legacy, testutil.BridgeCNI: iptables.Legacy, testutil.BridgeNF: iptables.NFT,
 	} {
 		t.Run(string(attach), func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestSourceOfEachPod(t *testing.T) {
 	}
 }
 
-// kubeDNSBesidePods moves kube-dns to where the pods are.
+// kubeDNSBesidePods makes another pod kube-dns, attached as the others are.
 func (r *variantRig) kubeDNSBesidePods(t *testing.T) {
 	t.Helper()
 	pod := r.Node.AddPod("dns")
@@ -70,8 +70,8 @@ func (r *variantRig) kubeDNSBesidePods(t *testing.T) {
 	r.Node.Proxy.Set(services...)
 }
 
-// TestOnePodCannotEndTheFallback has a pod query from all of its ports with the agent dead. It may use up its own, as without us,
-// and no other's.
+// TestOnePodCannotEndTheFallback has a pod query from all of its ports while the agent is dead. It may use up its own ports, as without
+// neardns, but no other pod's.
 func TestOnePodCannotEndTheFallback(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	greedy, other := r.Steered("greedy"), r.Steered("other")

@@ -111,7 +111,7 @@ func TestUplink(t *testing.T) {
 	}
 }
 
-// TestDropPolicy gives all of the host's base chains the policy DROP.
+// TestDropPolicy gives the base chains of the host's table filter the policy DROP.
 func TestDropPolicy(t *testing.T) {
 	const variant = iptables.Legacy
 	r := newRig(t, variant)

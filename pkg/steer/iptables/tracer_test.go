@@ -42,7 +42,7 @@ func (p program) Start(without string) trace.Rules {
 // Noted does nothing: this back end keeps no records of clients.
 func (t *tracer) Noted(steer.Client, *trace.World) []string { return nil }
 
-// Pass runs the tables of a hook in their order (iptables(8)), with connection tracking after raw.
+// Pass runs the tables of a hook by priority, with connection tracking after raw (netfilter_ipv4.h).
 func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	tables := map[trace.Hook][]string{
 		trace.Prerouting: {"raw", "", "mangle", "nat"}, trace.Input: {"", "mangle", "filter", "nat"}, trace.Forward: {"", "mangle", "filter"},

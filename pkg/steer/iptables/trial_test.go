@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTrialWithoutResult: a program that is killed, as for want of memory, or cannot be started shows nothing about the kernel. The next
-// trial decides, and its result stays.
+// TestTrialWithoutResult: a program that is killed (by the OOM killer, for example) or cannot be started shows nothing about the kernel.
+// The next trial decides, and its result stays.
 func TestTrialWithoutResult(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)

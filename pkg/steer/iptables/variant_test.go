@@ -10,7 +10,7 @@ import (
 func TestKubeletVariant(t *testing.T) {
 	testutil.RequireRoot(t)
 	for name, tc := range map[string]struct {
-		programs []string // each makes the chain that follows it
+		programs []string // programs, each followed by the chain that it makes
 		want     Variant
 		why      string
 	}{

@@ -91,7 +91,7 @@ func TestInterceptedConnections(t *testing.T) {
 	})
 }
 
-// A.10: the agent serves the node's own processes under the lease; otherwise kube-dns does, also once a killed agent's lease has
+// The agent serves the node's own processes under the lease; otherwise kube-dns does, also once a killed agent's lease has
 // expired. A TCP connection stays with the server that it reached.
 func TestHostProcesses(t *testing.T) {
 	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {

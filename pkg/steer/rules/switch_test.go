@@ -18,7 +18,7 @@ func cells(t *testing.T, f func(t *testing.T, k rules.Kind, proxy testutil.Proxy
 	for _, k := range kinds() {
 		for _, proxy := range testutil.Proxies() {
 			if k.Caps().Programs && proxy == testutil.NFTables {
-				continue // it rejects packets that take the fallback; its kernel has nf_tables
+				continue // kube-proxy would reject packets that take the fallback; its kernel has nf_tables, so neardns uses nftables
 			}
 			t.Run(k.String()+"/"+string(proxy), func(t *testing.T) { f(t, k, proxy) })
 		}
@@ -37,8 +37,7 @@ func attaches(k rules.Kind, proxy testutil.ProxyMode) []testutil.Attach {
 	return []testutil.Attach{testutil.PTP, testutil.BridgeNF}
 }
 
-// Whatever state the agent is in, a steered pod is answered, and so is one that names
-// the local address.
+// Whatever state the agent is in, a steered pod is answered, and so is another pod that queries the local address.
 func TestSwitch(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		for _, attach := range attaches(k, proxy) {
@@ -65,7 +64,7 @@ func TestSwitch(t *testing.T) {
 				check("AGENT", "listening with a lease")
 
 				r.WantUntracked("AGENT", pod.NetNS, all...)
-				if !k.Caps().Programs { // a pod's rules are a translation in iptables
+				if !k.Caps().Programs { // a pod's iptables rules translate addresses, which needs conntrack
 					testutil.WantNoConntrack(t, pod.NetNS)
 				}
 
@@ -86,7 +85,8 @@ func TestSwitch(t *testing.T) {
 	})
 }
 
-// onTheLink is a node in node-cache's place, without steered pods. iptables' rules cede what others bind, as the agent has them do.
+// onTheLink returns a node in node-cache mode, without steered pods. With an iptables back end, its rules cede the addresses that other
+// programs may bind, as the agent's do.
 func onTheLink(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) *rig.Rig {
 	t.Helper()
 	o := testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}
@@ -102,7 +102,7 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		cases := []string{"left before"}
 		if proxy == testutil.NFTables || k == rules.OfVariant(iptables.NFT, nil) {
-			cases[0] = "alone" // one of each kind; TestCeded has all without leftovers
+			cases[0] = "alone" // each kind of back end has a case with leftovers and one without; TestCeded runs all without
 		}
 		if k.Caps().Programs {
 			cases = append(cases, "made afterwards")
@@ -153,8 +153,8 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 	})
 }
 
-// Without a lease, packets to a ceded address reach another program's socket, or kube-dns if there is none or only a hung agent's. No
-// rule is written meanwhile, so it does not matter when a program dies.
+// Without a lease, packets to a ceded address reach another program's socket, or kube-dns if there is none or only the agent's. No
+// neardns process has to notice when a program starts or dies.
 func TestCeded(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		r := rig.NewNodeCache(t, k, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}, rig.Cede)
