@@ -21,7 +21,7 @@ import (
 // served starts an endpoint on loopback and returns its address.
 func served(t *testing.T, h http.Handler) string {
 	t.Helper()
-	// None of the clients' ports: the dial below could come from the very port that it goes to, and meet itself.
+	// Not a port that the kernel chooses for clients: before the endpoint listens, the dial below could connect to itself.
 	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), testutil.FreePort(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestFound: the last level counts, a query without an observer takes none, and what is queried under With(nil) is no client's.
+// TestFound: the last level counts, a nil Query has none, and a query with the context of With(ctx, nil) is no client's.
 func TestFound(t *testing.T) {
 	q := new(Query)
 	ctx := With(context.Background(), q)

@@ -41,7 +41,7 @@ func TestAutopath778WholeChain(t *testing.T) {
 	}
 }
 
-// coredns/coredns#2842: an address that was another pod's before completed by that pod's list, or not at all.
+// coredns/coredns#2842: a pod whose address was another pod's before got completions by that pod's list, or none.
 func TestAutopath2842AddressGivenToAnotherPod(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both", "db.data.svc.cluster.local.": "v4", "db.shop.svc.cluster.local.": "v6"})
 	r.set(pod1, shop())
@@ -71,8 +71,8 @@ func TestAutopath2842AddressGivenToAnotherPod(t *testing.T) {
 	}
 }
 
-// coredns/coredns#3765: one family's answer was completed and the other's was not, so that a host seemed to be there over IPv6
-// alone, or not at all.
+// coredns/coredns#3765: one family's answer was completed and the other's was not, so that a host seemed to have only IPv6 addresses, or
+// none.
 func TestAutopath3765BothFamiliesAlike(t *testing.T) {
 	for kind, want := range map[string][2]int{"both": {2, 2}, "v4": {2, 0}, "v6": {0, 2}, "alias": {3, 3}} {
 		r := newRig(t, map[string]string{"www.example.com.": kind})
@@ -107,8 +107,8 @@ func TestAutopath4308ByThePodsOwnAddress(t *testing.T) {
 	}
 }
 
-// coredns/coredns#7179: A by a server that does not complete reports that there is no such name, AAAA by one that does reports that there
-// is one without addresses. With a CNAME in it glibc takes that for the end.
+// coredns/coredns#7179: a server without completion denies the name for A, and one with completion answers AAAA without addresses. If that
+// answer had a CNAME, glibc would end the walk there.
 func TestAutopath7179NothingIsNoEnd(t *testing.T) {
 	list := clusterList("shop")
 	r := newRig(t, map[string]string{"www.example.com.": "v4"})

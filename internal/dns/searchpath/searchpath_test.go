@@ -74,7 +74,7 @@ func TestCompletes(t *testing.T) {
 	}
 }
 
-// TestPassesOn: what is not the first query of a walk, for addresses, of a pod that wants it, is none of this plugin's.
+// TestPassesOn: a query is passed on unless it is the first query for addresses of a walk, by a pod with completion.
 func TestPassesOn(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())
@@ -135,8 +135,8 @@ func TestOneDecision(t *testing.T) {
 	}
 }
 
-// TestOneDenialForAll: below the cluster's suffixes one denial does for all names outside that end alike, and what exists there is
-// queried for itself.
+// TestOneDenialForAll: below a suffix of the cluster, one denial is enough for all names with the same last label. If that label exists
+// there, each name is queried.
 func TestOneDenialForAll(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both", "api.example.com.": "both", "io.shop.svc.cluster.local.": "v4", "a.io.shop.svc.cluster.local.": "v6",
 		"net.svc.cluster.local.": "dangling", "b.example.net.svc.cluster.local.": "v4", "org.shop.svc.cluster.local.": "fails", "www.example.org.": "both"})

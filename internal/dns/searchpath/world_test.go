@@ -121,7 +121,7 @@ type rig struct {
 
 	mu   sync.Mutex // guards the fields below
 	pods map[netip.Addr]*Search
-	late map[netip.Addr]*Search // what is found until the next look
+	late map[netip.Addr]*Search // outdated lists, which Search returns and SearchNow does not
 }
 
 var pod1, pod2, nodeAddr = netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.1.6"), netip.MustParseAddr("192.0.2.10")
@@ -168,7 +168,7 @@ func (r *rig) set(pod netip.Addr, s *Search) {
 	r.pods[pod] = s
 }
 
-// writer is a client's.
+// writer is a client's ResponseWriter. It keeps the answer.
 type writer struct {
 	dns.ResponseWriter
 	from net.Addr
@@ -205,7 +205,7 @@ func (r *rig) ask(from netip.Addr, name string, qtype uint16) *dns.Msg {
 	return r.send(from, m)
 }
 
-// as is how a pod queries.
+// as returns a client that sends queries as the pod at an address, and counts them.
 func (r *rig) as(from netip.Addr, questions *int) client {
 	return func(name string, qtype uint16) *dns.Msg {
 		*questions++
@@ -228,8 +228,8 @@ func clusterList(namespace string, more ...string) []string {
 	return append([]string{namespace + ".svc.cluster.local.", "svc.cluster.local.", "cluster.local."}, more...)
 }
 
-// TestSameAsTheWalk: whatever a name's walk comes by, whichever libc walks, for one family or both: with completion a program
-// hears what it hears without. Names are made of the search list's own labels, so that walks cross.
+// TestSameAsTheWalk: in random worlds, with each libc, for one family or both, a lookup has the same result with completion as without.
+// Names are made of the search list's own labels, so that the walks of two names may have a query in common.
 func TestSameAsTheWalk(t *testing.T) {
 	const worlds = 250
 	saved := 0
@@ -305,7 +305,7 @@ func compare(t *testing.T, seed uint64) (saved int) {
 	return saved
 }
 
-// parents lists the names that a name of the cluster's stands below.
+// parents lists the names below cluster.local that a name of the cluster is below.
 func parents(name string) (out []string) {
 	for {
 		_, rest, _ := strings.Cut(name, ".")
