@@ -23,19 +23,19 @@ import (
 
 const refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
 
-// crowd queries names: each at a rate of its own, by chance, for a while.
+// crowd sends queries for random names at random times.
 type crowd struct {
 	names  int
-	rate   float64 // of all together, a second
+	rate   float64 // of all names together, a second
 	lasts  time.Duration
-	change time.Duration        // after which all names are others; 0: never
-	burst  int                  // so many queries for a name at once, and then none for a while; 0: one
-	leaves float64              // so much less than 99 % of hits is as it should be
-	pick   func(*rand.Rand) int // a name; nil: each as often as the others
+	change time.Duration        // how long until other names replace all names; 0: never
+	burst  int                  // number of queries for the chosen name at the same time; 0: one
+	leaves float64              // how far the share of hits may be below 0.99
+	pick   func(*rand.Rand) int // chooses a name; nil: each as often as the others
 	ttl    func(name int) uint32
 	denied bool
-	takes  time.Duration // the upstream, for an answer; 0: a millisecond
-	// shared is a cache behind ours, whose answers end when ours do.
+	takes  time.Duration // how long the upstream takes for an answer; 0: a millisecond
+	// shared: the upstream is a cache, which answers with the remaining TTL of its own entry.
 	shared bool
 }
 
@@ -163,7 +163,7 @@ func w2(name int) uint32 {
 	return 5
 }
 
-// w3 are the names of the bench's workload W3: half of the queries are W2's, half are for 10,000 others by Zipf's law.
+// The names of the bench's workload W3: half of the queries are W2's, half are for 10,000 other names by Zipf's law.
 const w3Others = 10_000
 
 func w3() func(*rand.Rand) int {
@@ -191,8 +191,8 @@ func w3TTL(name int) uint32 {
 	return 5 + uint32(name)*2654435761>>8%296 // spread as by a hash
 }
 
-// TestRefreshIsBound: however clients query, the upstream has at most 1.1 of the queries that it has where answers expire, and those
-// that are allowed at once.
+// TestRefreshIsBound: however clients query, the upstream gets at most 1.1 times the queries that it gets if answers expire, and those that
+// the credit allows at once.
 func TestRefreshIsBound(t *testing.T) {
 	for name, c := range map[string]crowd{
 		"names that live for one TTL":        {names: 20, rate: 100, lasts: 4 * time.Minute, change: 6 * time.Second, ttl: always(5)},
@@ -286,7 +286,7 @@ func TestRefreshForgetsEvicted(t *testing.T) {
 	})
 }
 
-// TestRefreshAsksAlike: a timer's query is the client's by name, type and class, DO and CD.
+// TestRefreshAsksAlike: a timer's query equals the client's in name, type, class, DO and CD.
 func TestRefreshAsksAlike(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -465,7 +465,7 @@ func TestRefreshFails(t *testing.T) {
 	}
 }
 
-// TestRefreshProperty: it reports when hits make a name popular, and stands in prefetch's place.
+// TestRefreshProperty checks how the property refresh is parsed, and that it excludes prefetch.
 func TestRefreshProperty(t *testing.T) {
 	for text, want := range map[string]string{
 		"refresh 3":                   "",

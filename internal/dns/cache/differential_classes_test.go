@@ -16,8 +16,8 @@ type class struct {
 // contender is the cache that CoreDNS's is compared with.
 func contender() subject { return ours() }
 
-// classes is the table; the first that explains a difference takes it. Each looks at the whole picture, so that it does not
-// take what belongs to none.
+// classes is the table: the first class that explains a difference takes it. Each is so narrow that it does not take a difference that
+// belongs to none.
 func classes() []class {
 	return []class{
 		{"not kept, as it came", func(d difference) bool {
@@ -84,7 +84,7 @@ func classes() []class {
 
 func (d difference) says(word string) bool { return strings.Contains(d.block, word) }
 
-// any reports whether the upstream has ever answered about the name what is is about.
+// any reports whether is holds for any of the upstream's rules about the name.
 func (d difference) any(is func(r *rule) bool) bool { return slices.ContainsFunc(d.rules, is) }
 
 // unchanged reports whether our answer has the TTLs that the upstream has given.
@@ -148,7 +148,7 @@ func aliasOfNoName(r *rule) bool {
 	return r.reply != nil && r.reply.rcode == dns.RcodeNameError && len(r.reply.records) > 1
 }
 
-// stale reports whether the answer has the TTL of stale ones in all blocks of the trials.
+// stale reports whether all TTLs of the answer are 30 s, the TTL of stale answers in all blocks of the trials.
 func (a answer) stale() bool {
 	return len(a.ttls) > 0 && !slices.ContainsFunc(values(a.ttls), func(ttl int) bool { return ttl != 30 })
 }

@@ -37,9 +37,9 @@ type answer struct {
 	flags  string
 	tc     bool
 	ttls   map[string]int // by section and record
-	cached bool           // it came in no time
+	cached bool           // it took no time on the bubble's clock
 	after  time.Duration
-	fault  error // what no answer may be
+	fault  error // how it breaks the rules for every answer, see honest
 }
 
 // difference is a step in which the sides did not do the same about a name.
@@ -162,7 +162,7 @@ func (c *contest) ask(a *ask) difference {
 	d.ours, d.theirs = answers[0], answers[1]
 	d.rule, d.mood = c.sides[0].upstream.rule(q.Question[0]), c.sides[0].upstream.now()
 	if d.rule.instead != nil {
-		d.ours.fault, d.theirs.fault = nil, nil // the upstream broke the rules; who passes it on, breaks them too
+		d.ours.fault, d.theirs.fault = nil, nil // the upstream broke the rules, and so does a cache that passes its answer on
 	}
 	return d
 }
@@ -191,7 +191,7 @@ func meaning(q *dns.Msg, r reply, tcp bool) answer {
 	return a
 }
 
-// same reports whether two answers mean the same; when reports whether the time counts that they took.
+// same reports whether two answers mean the same, have the same TTLs and took the same time.
 func (a answer) same(b answer) bool {
 	return a.sameButTTLs(b) && maps.Equal(a.ttls, b.ttls) && a.after == b.after
 }
@@ -359,7 +359,7 @@ func FuzzDifferential(f *testing.F) {
 	})
 }
 
-// TestDifferencesAreTold compares the table for people with the one that explains: neither has a class that the other lacks.
+// TestDifferencesAreTold: DIFFERENCES.md and classes have the same classes.
 func TestDifferencesAreTold(t *testing.T) {
 	page, err := os.ReadFile("DIFFERENCES.md")
 	if err != nil {

@@ -38,7 +38,7 @@ const worldNames = 4
 // world is the state of a trial: what the upstream answers, written in the words of a scenario.
 type world struct {
 	choices *choices
-	wild    bool            // the upstream answers what it should not, too
+	wild    bool            // the upstream also gives answers that it should not give
 	age     [worldNames]int // how often a name was given up for a new one
 	last    int             // the name that was queried last, with its type: it is queried again
 	qtype   uint16
@@ -124,7 +124,7 @@ func data(t uint16, n int) string {
 // shape names what an upstream's answer can look like.
 type shape struct {
 	name  string
-	wild  bool // it is not what an upstream should say, or nothing to be kept
+	wild  bool // an upstream should not answer so, or the answer must not be stored
 	rcode string
 	lines func(w *world, t uint16) []string
 }

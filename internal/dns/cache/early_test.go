@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestEarlyFetchesCost: what is queried all the time is fetched before it ends, and no client waits but the first; the upstream has at most
-// a tenth more queries than where answers expire.
+// TestEarlyFetchesCost: a name that is queried all the time is refreshed before its entry expires, and only the first client waits. The
+// upstream gets at most a tenth more queries than if answers expire.
 func TestEarlyFetchesCost(t *testing.T) {
 	const terms = "cache {\n success 1024 3600 0\n denial 1024 3600 0\n"
 	for _, rcode := range []int{dns.RcodeSuccess, dns.RcodeNameError} {
@@ -33,7 +33,7 @@ func TestEarlyFetchesCost(t *testing.T) {
 	}
 }
 
-const hotTTLs = 20 // for so many TTLs a name is queried
+const hotTTLs = 20 // how many TTLs long a name is queried
 
 // askedAllTheTime queries one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
 // waited for it.

@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// laden is a query with everything that a client can put next to it.
+// laden is a query with all header bits, EDNS options and other records that a client can add.
 func laden(name string) *dns.Msg {
 	r := new(dns.Msg)
 	r.SetQuestion(name, dns.TypeA)
@@ -44,7 +44,7 @@ func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	return w.msg
 }
 
-// heed answers like resolvers whose answer depends on what is next to a query; no other client may get that answer.
+// heed answers like resolvers whose answer depends on a query's EDNS options; no other client may get that answer.
 func heed(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	m := new(dns.Msg).SetReply(r)
 	address := "203.0.113.7"
@@ -100,7 +100,7 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 			}
 			wg.Go(func() { ask(first(name)) })
 			synctest.Wait()
-			for range 3 { // who follow
+			for range 3 { // queries that wait for the first one's answer
 				wg.Go(func() { ask(plain(name)) })
 			}
 			wg.Wait()
@@ -166,8 +166,8 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 	}
 }
 
-// TestRotates: the addresses of one answer come in turns, all of them equally often in front, each family by its own turn; what
-// stands around them stays where it is.
+// TestRotates: each address of an answer is the first one equally often, and A and AAAA answers rotate independently. Other records stay
+// where they are.
 func TestRotates(t *testing.T) {
 	const n = 4
 	reply := func(records ...string) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {

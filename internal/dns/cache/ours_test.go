@@ -78,7 +78,7 @@ func (p *ourProcess) snapshot(boot answers.Boot) ([]byte, error) {
 	return b.Bytes(), errors.Join(err, stopped(p.running))
 }
 
-// instance is what a test's controller works for; caddy keeps it to itself, and with it what is to be started.
+// instance returns the instance of a test's controller, which has the start-up callbacks and which caddy does not export.
 func instance(c *caddy.Controller) *caddy.Instance {
 	return (*caddy.Instance)(reflect.ValueOf(c).Elem().FieldByName("instance").UnsafePointer())
 }

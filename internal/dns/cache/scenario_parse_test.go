@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A scenario is a story about a cache, written in a file that an operator can read and write; testdata/scenarios/README.md
-// is its grammar. Parsing is strict: what is not understood is an error with file and line, so that a slip of the pen can
-// never turn an expectation into one that always holds.
+// A scenario is a story about a cache, in a file that an operator can read and write; testdata/scenarios/README.md has its grammar. Parsing
+// is strict: a text that is not understood is an error with file and line, so that a slip of the pen cannot turn an expectation into one
+// that always holds.
 
 // scenario is one parsed file.
 type scenario struct {
@@ -98,7 +98,7 @@ type expectation struct {
 	within     time.Duration
 	after      time.Duration
 	records    []record
-	partial    bool // others may stand next to them
+	partial    bool // the reply may have other records too
 	nonEmpty   bool // records were written, or "..." was
 }
 
@@ -113,7 +113,7 @@ type upstreamQueries struct {
 // restart ends the process after a snapshot and starts another one from it.
 type restart struct {
 	after time.Duration // time between the two
-	back  time.Duration // by how much the wall clock stands earlier in the second
+	back  time.Duration // by how much the second process's wall clock is behind
 	cold  bool          // without the snapshot
 	boot  bool          // the machine was booted between them
 }
@@ -262,7 +262,7 @@ func once(to *string, word, value string) error {
 	return nil
 }
 
-// block gives a Corefile block back as it was written, on as many lines.
+// block returns a Corefile block as it was written, on as many lines.
 func block(st statement, head string) string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -313,7 +313,7 @@ func (sc *scenario) expect(st statement) error {
 	return nil
 }
 
-// options walks through words; each option takes what follows it by calling next.
+// options calls option for each word; an option takes the words after it by calling next.
 func options(words []string, option func(word string, next func() (string, error)) error) error {
 	for len(words) > 0 {
 		word := words[0]
@@ -382,8 +382,8 @@ func parseRcode(s string) (int, error) {
 	return 0, fmt.Errorf("%q is no response code", s)
 }
 
-// parseName takes absolute names only: a forgotten dot is the commonest slip. It gives the name back as it reads after a
-// way over the wire, where \032 and "\ " are one.
+// parseName takes absolute names only: a forgotten dot is the commonest slip. It returns the name as it reads after packing and unpacking,
+// which makes \032 and "\ " the same.
 func parseName(s string) (string, error) {
 	if _, ok := dns.IsDomainName(s); !ok || !dns.IsFqdn(s) {
 		return "", fmt.Errorf("%q is no name that ends with a dot", s)

@@ -215,8 +215,7 @@ func (a *ask) check(q *dns.Msg, got reply) error {
 	return errors.Join(errs...)
 }
 
-// honest is what every reply must be, whatever the scenario: an answer to this query, in a form that this client can
-// read.
+// honest checks what holds for every reply, whatever the scenario: it answers this query, in a form that this client can read.
 func honest(q *dns.Msg, got reply, tcp bool) error {
 	m := got.msg
 	var errs []error
@@ -261,7 +260,7 @@ func honest(q *dns.Msg, got reply, tcp bool) error {
 // compare matches the records of the reply, in any order, with those that are wanted.
 func (e *expectation) compare(qname string, m *dns.Msg) error {
 	if !e.nonEmpty && e.tc {
-		return nil // what a truncated answer still holds is worth nothing to the client
+		return nil // the records of a truncated answer are of no use to the client
 	}
 	var errs []error
 	sections := [][]dns.RR{append([]dns.RR(nil), m.Answer...), append([]dns.RR(nil), m.Ns...), nil}

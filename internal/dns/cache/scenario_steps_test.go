@@ -213,7 +213,7 @@ func parseRecords(l statement, expected bool) ([]record, error) {
 	return all, nil
 }
 
-// check makes sure that the record can be read, and that no name in it depends on the query but by "@".
+// check returns an error unless the record can be read, and only "@" in it depends on the query.
 func (r record) check() error {
 	here, err := r.rr("a.example.")
 	if err != nil {

@@ -63,8 +63,8 @@ func right(q, m *dns.Msg) error {
 	return nil
 }
 
-// TestScenarioStress sends queries from many goroutines for the same and for other names, straight and through sockets, while the
-// configuration is read again and snapshots are taken. Every answer must be the one to its query; nothing may be left.
+// TestScenarioStress sends queries from many goroutines for the same and for different names, with and without sockets, while the
+// configuration is reloaded and snapshots are taken. Every answer must be the one to its query, and no goroutine may be left.
 func TestScenarioStress(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	const clients, rounds = 16, 600

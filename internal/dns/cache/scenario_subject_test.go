@@ -27,7 +27,7 @@ type subject struct {
 	open func(t *testing.T, snapshot []byte, boot answers.Boot) process
 }
 
-// process is a cache from its start to its end. Its loads are the configurations that it lives through.
+// process is a cache from its start to its end. A load is one of the configurations that it serves in turn.
 type process interface {
 	setup() caddy.SetupFunc
 	// snapshot ends the process.
@@ -50,8 +50,8 @@ func (stockProcess) setup() caddy.SetupFunc {
 	return setup
 }
 
-// serve puts the plugin that block configures into a CoreDNS server in front of next. The server is CoreDNS's own, for
-// what it does around plugins (versions of EDNS, classes, fitting answers into the client's buffer) is part of the answer.
+// serve puts the plugin that block configures into a CoreDNS server, before next. The server is CoreDNS's own, because what it does around
+// the plugins (EDNS versions, classes, the client's buffer size) is part of the answer.
 func serve(setup caddy.SetupFunc, block string, next plugin.Handler) (*dnsserver.Server, error) {
 	c := caddy.NewTestController("dns", block)
 	c.ServerBlockKeys = []string{"."}

@@ -36,8 +36,8 @@ func scenarios(t *testing.T) []*scenario {
 	return all
 }
 
-// TestScenariosCoreDNS holds CoreDNS's cache against the scenarios: what they say that it does alike, and that it really
-// differs where they say that it does.
+// TestScenariosCoreDNS plays the scenarios with CoreDNS's cache: it must meet the expectations except where a scenario states that it
+// differs, and there it must differ.
 func TestScenariosCoreDNS(t *testing.T) {
 	for _, sc := range scenarios(t) {
 		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestScenariosCoreDNS(t *testing.T) {
 	}
 }
 
-// TestScenarios holds our cache against the scenarios.
+// TestScenarios plays the scenarios with our cache.
 func TestScenarios(t *testing.T) {
 	for _, sc := range scenarios(t) {
 		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {

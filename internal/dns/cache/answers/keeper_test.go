@@ -157,7 +157,7 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 	}
 }
 
-// TestKeeperCannotWrite: the folder cannot be written, by root either (which writes read-only ones): a file is in its place.
+// TestKeeperCannotWrite: the snapshot's folder cannot be made, even by root, because a file is in its place.
 func TestKeeperCannotWrite(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "folder")
 	if err := os.WriteFile(blocked, nil, 0o600); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// TestShouldOffer: an entry is offered at its second hit, once, and again when it was declined or the time is over.
+// TestShouldOffer: an entry is offered at its second hit, once, and again after it was declined or the offload's time is over.
 func TestShouldOffer(t *testing.T) {
 	e := new(Entry)
 	ripe := func(now Instant, want bool) {
@@ -64,7 +64,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestHeat: hits that are reported later count as one by one, up to the room that there is, and a long gap begins again.
+// TestHeat: several hits that are reported together count like single ones, up to the maximum, and after a long gap the count begins again.
 func TestHeat(t *testing.T) {
 	e := new(Entry)
 	const gap = time.Minute

@@ -99,7 +99,7 @@ func TestRestoreKeepsNewer(t *testing.T) {
 	})
 }
 
-// TestRestoreBroken: whatever is done to a snapshot, nothing of it is taken over.
+// TestRestoreBroken: nothing of a snapshot that was changed in any way is restored.
 func TestRestoreBroken(t *testing.T) {
 	s := NewStore(0)
 	for i := range 3 {
@@ -151,7 +151,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(good[:headerBytes])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// With the right sum, so that what is inside is read.
+		// With the right checksum, so that the rest is read.
 		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 		next := NewStore(1 << 20)
 		if _, err := next.Restore(bytes.NewReader(b), at(first)); err != nil {

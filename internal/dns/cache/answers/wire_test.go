@@ -66,8 +66,8 @@ func many(n int, format string) (out []string) {
 	return out
 }
 
-// TestReplyRotates: only addresses behind each other under one name change places, whatever their number; each is in front in
-// turn, and nothing else of the message is another.
+// TestReplyRotates: only consecutive addresses of one name change places, whatever their number. Each is the first one in turn, and nothing
+// else in the message changes.
 func TestReplyRotates(t *testing.T) {
 	const sig = "www.example.org. 60 IN RRSIG A 13 3 60 20380101000000 19991231000000 1 example.org. c2ln"
 	chain := []string{"www.example.org. 60 IN CNAME a.example.org.", "a.example.org. 60 IN CNAME host.elsewhere.example."}
@@ -123,7 +123,7 @@ func TestReplyRotates(t *testing.T) {
 				t.Errorf("%s: %q in front in turn %d", name, first, turn)
 			}
 			seen[first] = true
-			for i := range got { // what is no address of the set stays
+			for i := range got { // other records stay
 				if got[i] != want[i] && !strings.Contains(want[i], "\tA\t") && !strings.Contains(want[i], "\tAAAA\t") {
 					t.Errorf("%s: %q in the place of %q", name, got[i], want[i])
 				}
