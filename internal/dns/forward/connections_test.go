@@ -228,7 +228,7 @@ func TestTLS(t *testing.T) {
 		b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
 		b.want("udp", "a.example.", "secure", 0, time.Second)
 		b.want("udp", "b.example.", "secure", 0, quick)
-		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the queries, one for the look for loops
+		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the queries, one for loop detection
 			t.Errorf("%d connections", n)
 		}
 		b = serve(t, trust, "tls://"+host+"%other.example:"+port)
@@ -277,7 +277,7 @@ func TestLongDead(t *testing.T) {
 				wg.Go(func() { b.answer(ctx, "udp", fmt.Sprintf("n%d.example.", i)) })
 			}
 			wg.Wait()
-			eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+16 }) // neutral queries, and the look for loops
+			eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+16 }) // health checks and loop detection
 			eventually(t, "both known as dead", func() bool {
 				b.answer(ctx, "udp", "again.example.")
 				return b.list[0].health.failing.Load() && b.list[1].health.failing.Load()

@@ -25,19 +25,19 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a server with one port for both protocols. Its answers are the test's.
+// fake is a server with one port for both protocols. The test defines its answers.
 type fake struct {
 	t    testing.TB
 	addr string
 	host *host // in the network of the tests; nil: on loopback
 
 	answer atomic.Pointer[func(q *dns.Msg, stream bool) *dns.Msg] // nil answer: silence
-	asked  [2]atomic.Int64                                        // by protocol, without those that look for loops
+	asked  [2]atomic.Int64                                        // queries by protocol, without those that detect loops
 	opened atomic.Int64                                           // streams accepted
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]bool
-	wg    sync.WaitGroup // of one on loopback
+	wg    sync.WaitGroup // the goroutines of a server on loopback
 }
 
 // A fake serves UDP, TCP or both.
@@ -75,7 +75,7 @@ func newSocketFake(t testing.TB, answer func(q *dns.Msg, stream bool) *dns.Msg) 
 	return f
 }
 
-// serve has the kernel of a fake take UDP, TCP, both or (0) none.
+// serve makes the fake's host accept UDP, TCP, both or (0) none.
 func (f *fake) serve(on int) {
 	f.host.set(func() {
 		f.host.datagram, f.host.accept = nil, nil
@@ -88,7 +88,7 @@ func (f *fake) serve(on int) {
 	})
 }
 
-// stop ends the server as a process that is killed.
+// stop ends the server as if its process was killed.
 func (f *fake) stop() {
 	f.serve(0)
 	f.closeStreams()
@@ -211,13 +211,13 @@ func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
 	}
 }
 
-// closedPort returns an address where nothing listens: the kernel refuses.
+// closedPort returns an address where nothing listens, so that the kernel refuses packets.
 func closedPort(t testing.TB) string {
 	t.Helper()
 	return newHost(t).addr
 }
 
-// blackhole takes datagrams and answers none; over TCP its queue is full, so no connection comes about.
+// blackhole returns an address that accepts datagrams and answers none. Over TCP its queue is full, so connecting never ends.
 func blackhole(t testing.TB) string {
 	t.Helper()
 	h := newHost(t)
@@ -245,7 +245,7 @@ func serve(t testing.TB, change func(*Block), servers ...string) *block {
 	return serveBy(t, connectInMemory, change, servers...)
 }
 
-// serveSockets is serve by the kernel.
+// serveSockets is serve with the kernel's sockets.
 func serveSockets(t testing.TB, servers ...string) *block {
 	t.Helper()
 	return serveBy(t, connectSocket, nil, servers...)
@@ -338,7 +338,7 @@ func (s *server) isChecking() bool {
 	return s.health.checking
 }
 
-// client is a response writer with a client behind it.
+// client is a client's ResponseWriter.
 type client struct {
 	test.ResponseWriter
 	stream bool
@@ -358,7 +358,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	for deadline := time.Now().Add(15 * time.Second); ; <-time.After(5 * time.Millisecond) {
 		synctest.Wait()
 		if cond() {
-			synctest.Wait() // what cond began
+			synctest.Wait() // until the goroutines that cond started are idle
 			return
 		}
 		if time.Now().After(deadline) {
@@ -367,7 +367,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// datagrams is a server over UDP at an address of loopback, which passes each query to each, one after the other, and answers none itself.
+// datagrams starts a server over UDP at a loopback address. It calls each for every query, one after the other, and answers none itself.
 func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))

@@ -162,7 +162,7 @@ func TestHealthCheckDecides(t *testing.T) {
 		})
 		b := serve(t, nil, f.addr)
 		ask := func() {
-			ctx, cancel := context.WithTimeout(context.Background(), silentEnd+300*time.Millisecond) // by then the server would be held for dead
+			ctx, cancel := context.WithTimeout(context.Background(), silentEnd+300*time.Millisecond) // by then a silent server counts as failing
 			defer cancel()
 			var wg sync.WaitGroup
 			for i := range 2 * failLimit {

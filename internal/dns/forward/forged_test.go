@@ -112,7 +112,7 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 		for i := range 10 {
 			both.want("udp", fmt.Sprintf("m%d.example.", i), "other", 0, 0)
 		}
-		<-time.After(time.Minute) // it was suspected and looked at
+		<-time.After(time.Minute) // for the health checks
 		for _, b := range []*block{alone, both} {
 			if b.list[0].health.failing.Load() {
 				t.Errorf("the server is called dead:\n%s", b.log)

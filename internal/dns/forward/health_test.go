@@ -252,7 +252,7 @@ func TestOneNameIsNoFailure(t *testing.T) {
 func TestSlowForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const questions = 150 // no more than fit the server's receive buffer at once
-		const neutral = 4     // by which it was seen that it is not dead
+		const neutral = 4     // health checks, which show that the server is not dead
 		slow := newFake(t, onBoth, after(1200*time.Millisecond, answersAs("slow")))
 		b := serve(t, nil, slow.addr)
 		var wg sync.WaitGroup

@@ -71,7 +71,7 @@ func (b *buffers) pack(req *dns.Msg) (*[]byte, []byte, error) {
 	return p, wire, nil
 }
 
-// newID returns an unpredictable message ID (RFC 5452, section 4.3). The random source is ChaCha8, seeded by the system.
+// newID returns an unpredictable message ID (RFC 5452, section 9.2). The random source is ChaCha8, seeded by the system.
 func newID() uint16 { return uint16(rand.Uint32()) } //nolint:gosec // see above
 
 // send sends the query in wire, which pack has returned, with a new ID.

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// back hands its queries to a block, as a resolver does that forwards to this node; else it answers itself.
+// back passes its queries to a block, like a resolver that forwards to this node. Without a block it answers itself.
 type back struct {
 	to    atomic.Pointer[block]
 	loops atomic.Int64

@@ -15,14 +15,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The network of the unit tests is in memory, so that it runs on virtual time. It does what Linux does as far as the package
-// can see it: TestFaultsOfTheKernel has the same faults by real sockets.
+// The network of the unit tests is in memory, so that it runs on virtual time. For the package it behaves like Linux's:
+// TestFaultsOfTheKernel has the same faults with real sockets.
 
 // hosts are the servers of the network, by address.
 var (
 	hosts    sync.Map // of *host
 	lastHost atomic.Int32
-	openEnds atomic.Int32 // of clients
+	openEnds atomic.Int32 // number of the clients' open ends
 )
 
 // host is one server of the network.
@@ -127,16 +127,16 @@ func (e *end) change(f func()) {
 	e.changed = make(chan struct{})
 }
 
-// deliver has the end receive b.
+// deliver makes the end receive b.
 func (e *end) deliver(b []byte) { e.change(func() { e.in = append(e.in, append([]byte(nil), b...)) }) }
 
-// reply has the end receive a message as a datagram.
+// reply makes the end receive a message as a datagram.
 func (e *end) reply(m *dns.Msg) {
 	wire, _ := m.Pack()
 	e.deliver(wire)
 }
 
-// reject has the end receive an ICMP error, as the error that Linux makes of it.
+// reject makes the end receive an ICMP error. err is what Linux returns for it.
 func (e *end) reject(err error) { e.change(func() { e.err = err }) }
 
 // fault is the error that reads and writes have now, if any.
@@ -240,7 +240,7 @@ func (e *end) SetWriteDeadline(time.Time) error  { return nil }
 func (e *end) LocalAddr() net.Addr               { return &net.UDPAddr{} }
 func (e *end) RemoteAddr() net.Addr              { return &net.UDPAddr{} }
 
-// named is a part of a test in one bubble of synctest, where subtests cannot be.
+// named stands for a subtest, because a bubble of synctest can have none.
 type named struct {
 	testing.TB
 	name string

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// raw is a server over TCP whose every connection is the test's to spoil.
+// raw returns the address of a server over TCP that calls each for every connection.
 func raw(t testing.TB, each func(c net.Conn)) string {
 	t.Helper()
 	h := newHost(t)
@@ -22,7 +22,7 @@ func raw(t testing.TB, each func(c net.Conn)) string {
 	return h.addr
 }
 
-// Servers that break off an answer, or send something that is none, cost no more than querying the next one.
+// If a server breaks off an answer or sends something else, the only cost is the query to the next server.
 func TestBrokenAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		readOne := func(c net.Conn) *dns.Msg {
@@ -241,7 +241,7 @@ func TestSeveral(t *testing.T) {
 			for _, stream := range []bool{false, true} {
 				func(t testing.TB) {
 					b := serve(t, func(a *Block) { a.stream = stream }, servers...)
-					b.want("udp", "a.example.", "good", 0, 4*hedgeAfter-20*time.Millisecond) // of three that are silent 900 ms
+					b.want("udp", "a.example.", "good", 0, 4*hedgeAfter-20*time.Millisecond) // 900 ms if three servers are silent
 				}(named{t, fmt.Sprintf("%s, TCP %v", name, stream)})
 			}
 		}

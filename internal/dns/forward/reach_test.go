@@ -111,7 +111,7 @@ func TestHeard(t *testing.T) {
 	})
 }
 
-// The last resort's packets have the mark by which the host table knows them.
+// The last resort's packets have the mark by which the host table recognises them.
 func TestMark(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, mark := range []int{0, 0x10} {
@@ -131,7 +131,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// A reload that turns interceptNode on adds the mark to the last resort, which the block of before the reload still has.
+// A reload that turns interceptNode on adds the mark to the last resort, while the old block still uses that server.
 func TestMarkAfterReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ss := newServers(slog.New(slog.DiscardHandler))

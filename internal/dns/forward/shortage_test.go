@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNoDescriptors: the process has no descriptor left to send queries with. That is the agent's own limit, so nothing of it is kept, and
-// the server is not held to fail.
+// TestNoDescriptors: the process has no descriptor left for queries. That is the agent's own limit, so the failure is not stored, and the
+// server does not count as failing.
 func TestNoDescriptors(t *testing.T) {
-	testutil.RequireRoot(t)   // kernel tier: the test is a process
+	testutil.RequireRoot(t)   // kernel tier: the test starts a process
 	if !testutil.InChild(t) { // the limit is the whole process's
 		return
 	}

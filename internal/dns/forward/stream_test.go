@@ -32,7 +32,7 @@ func TestNoHeadOverTCP(t *testing.T) {
 		} {
 			for _, stream := range []bool{false, true} {
 				b := serve(t, func(a *Block) { a.stream = stream }, addr)
-				for range 4 { // also when that is known of the server
+				for range 4 { // also once UDP is tried first because of it
 					if got, took := b.ask("tcp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || took > budget+time.Second {
 						t.Errorf("%s, TCP first %v: a client over TCP gets %q after %s", name, stream, got, took)
 					}

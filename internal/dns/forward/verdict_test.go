@@ -173,7 +173,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever comes, it is an answer to the query or an error.
+// FuzzRead: any bytes give an answer to the query or an error.
 func FuzzRead(f *testing.F) {
 	q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT)
 	q.Id = 7

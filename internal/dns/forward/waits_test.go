@@ -13,8 +13,8 @@ const quick = 0 // at once: without waiting for a server
 
 func tcp(a *Block) { a.stream = true }
 
-// TestWaits is the table in README.md: how long a client waits while something is wrong with the first server, for the
-// first query, and for the tenth, when that is known. TestTimingWaits measures it over sockets.
+// TestWaits is the table in README.md: how long a client waits while something is wrong with the first server, at the first query and, once
+// that is known, at the tenth. TestTimingWaits measures it over sockets.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
@@ -62,7 +62,7 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// Without another server the answer is worth waiting for, and the end comes within two seconds.
+// With a single server, a client waits longer for the answer, and a query without one ends within two seconds.
 func TestAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {

@@ -303,7 +303,7 @@ dns://.:53 {
 	}
 }
 
-// TestReadCluster judges the Corefile of `make cluster`: its zone of its own is within the cluster's.
+// TestReadCluster reads the Corefile of `make cluster`, which has another zone, but within the cluster's.
 func TestReadCluster(t *testing.T) {
 	manifest, err := os.ReadFile("../../../../integration/cluster/node/files/kube-dns.yaml")
 	if err != nil {

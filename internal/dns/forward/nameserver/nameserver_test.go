@@ -116,7 +116,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// FuzzParse: an address reads back as itself from either form, and neither holds a letter that means something in a Corefile.
+// FuzzParse: both forms of an address are parsed as the same address, and neither has a character with a meaning in a Corefile.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "fd00::1", "tls://9.9.9.9%dns.quad9.net:853", "https://x",
 		"tls://[2620:fe::9%dns.quad9.net]:853", "tls://0.0.0.1%0..", "tls://0.0.0.1%.", "tls://", "tls://:1", "tls://[", "tls://0.0.0.1%::"} {

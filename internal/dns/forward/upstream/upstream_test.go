@@ -57,7 +57,8 @@ func texts(servers []nameserver.Address) []string {
 	return out
 }
 
-// TestAuto has a Corefile decide who answers for names outside of the cluster, and everything that may be in its way.
+// TestAuto: kube-dns's Corefile decides which servers answer for names outside the cluster, and kube-dns answers if something prevents
+// that.
 func TestAuto(t *testing.T) {
 	const corefile = "/etc/kube-dns-corefile/Corefile"
 	yes := map[string]string{corefile: "node", "/etc/resolv.conf": "nameserver 192.0.2.53\n"}
@@ -294,8 +295,8 @@ func lines(n int) string {
 	return b.String()
 }
 
-// Each file in testdata/bad holds the files at fault and the one message that is wanted for them. Servers that the
-// configuration itself names stand in a section "external", "cluster" or "stub".
+// Each file in testdata/bad has the files at fault and the one message that is wanted for them. Servers of the configuration itself are in a
+// section "external", "cluster" or "stub".
 func TestBad(t *testing.T) {
 	golden.Cases(t, "testdata/bad/*.txt", func(t *testing.T, sections map[string]string) string {
 		if text, ok := sections["/etc/resolv.conf"]; !ok {

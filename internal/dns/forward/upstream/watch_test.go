@@ -42,7 +42,7 @@ func write(t *testing.T, path, letter string) {
 	must(t, err)
 }
 
-// start runs a watcher with a pace fit for tests. Without notify it has nothing but its own look.
+// start runs a watcher with short times. Without notify it only polls.
 func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
 	testutil.RequireRoot(t) // the kernel reports changes of files
@@ -91,8 +91,8 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestSameContentIsNoChange: files that were touched or replaced, and hold what they held, make no tick; nor do a folder's files that hold
-// something else.
+// TestSameContentIsNoChange: a file that is touched or replaced but has the same content makes no tick, nor does new content of a watched
+// folder's file.
 func TestSameContentIsNoChange(t *testing.T) {
 	dir := t.TempDir()
 	file, link, folder := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "custom")
@@ -149,7 +149,7 @@ func TestWatchFile(t *testing.T) {
 	ticked(t, ticks, "back")
 }
 
-// Of a folder only the names of its files count, not their contents, and not the names that the kubelet swaps.
+// In a folder, only the names of the files count, not their contents, and not the names that the kubelet swaps.
 func TestWatchFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "custom")
 	ticks := start(t, true, never, dir+"/")
@@ -162,7 +162,7 @@ func TestWatchFolder(t *testing.T) {
 	ticked(t, ticks, "one that went")
 }
 
-// As kubelet does it: each key is a symlink through ..data, which is swapped by rename; the old folder goes.
+// As the kubelet does it: each key is a symlink through ..data, which is swapped by rename; then the old folder is removed.
 func TestWatchConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "stubDomains")
