@@ -194,7 +194,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 	}
 }
 
-// TestAddresses: of an address as the kernel writes it, client omits port, scope and mapping, and udp has port and scope.
+// TestAddresses: client returns the kernel's address without port, scope and IPv4 mapping; udp returns it with port and scope.
 func TestAddresses(t *testing.T) {
 	for text, want := range map[string]string{"10.244.1.7:53": "10.244.1.7", "[fd00::7]:65535": "fd00::7", "[fe80::1%7]:1": "fe80::1", "[::ffff:10.0.0.1]:9": "10.0.0.1"} {
 		a := kernelAddress(netip.MustParseAddrPort(text))
@@ -208,7 +208,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestNoAllocationPerHit: from what was read to what is sent, a hit takes no memory.
+// TestNoAllocationPerHit: a hit allocates nothing, from the datagram that was read to the answer.
 func TestNoAllocationPerHit(t *testing.T) {
 	s, cfg := serve(t, nobodyCounts{}, &handler{do: answer, first: echo{}})
 	udp, _ := halves(t, s)

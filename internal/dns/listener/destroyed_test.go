@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestDestroyed: another program destroys the socket (SOCK_DESTROY, by `ss -K` or a program that ends what is connected to a backend that
-// went). It stays bound, and the server goes on reading it.
+// TestDestroyed: another program destroys the socket (SOCK_DESTROY, by `ss -K`, or to end the connections to a backend that is gone). The
+// socket stays bound, and the server continues to read it.
 func TestDestroyed(t *testing.T) {
 	host, pods := twoPods(t)
 	eachWay(t, host, steering, func(t *testing.T, _ *Server, cfg Config, _ *handler, q []byte) {
@@ -34,9 +34,9 @@ func TestDestroyed(t *testing.T) {
 	})
 }
 
-// TestDestroyedListener: another program destroys the listening socket, with the connections of that moment. It listens again, clients
-// from before and new ones are answered, and a connection is whole. (Package net listens by MPTCP where it can, and such listeners
-// the kernel leaves alone: tcp_abort_override. Many nodes have no MPTCP.)
+// TestDestroyedListener: another program destroys the listening socket. The server listens again, and a new connection gets several
+// answers. (The kernel does not destroy MPTCP listeners, which package net uses where it can: tcp_abort_override. Many nodes have no
+// MPTCP.)
 func TestDestroyedListener(t *testing.T) {
 	host, pods := twoPods(t)
 	if host.HasSysctl("net.mptcp.enabled") {

@@ -219,8 +219,8 @@ func TestFirst(t *testing.T) {
 	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
-// TestFirstSaysNothing: a query over UDP that the handler before the chain takes without an answer gets none, not the chain's
-// either, and is reported once; over TCP, where a client would wait for its turn, the chain answers.
+// TestFirstSaysNothing: if the fast path handles a UDP query without an answer, the client gets none, the chain does not get the query, and
+// it is reported once. Over TCP the chain answers, because the client would wait.
 func TestFirstSaysNothing(t *testing.T) {
 	w, mute := new(watcher), mute{}
 	_, cfg := serve(t, w, &handler{do: answer, first: mute})

@@ -19,9 +19,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestReaderGivesWay: one goroutine that always finds a query, on one processor, leaves others their turn. No goroutine of the test may
-// wake the runtime's monitor meanwhile: the first query comes from another process, each further one from the answerer, and all
-// waiting is in the poller, without a deadline.
+// TestReaderGivesWay: on one processor, a reader that always finds a query does not keep other goroutines from running. The test itself
+// must not wake the runtime's monitor: the first query comes from another process, each further one from the handler that answers, and all
+// goroutines wait in the poller without a deadline.
 func TestReaderGivesWay(t *testing.T) {
 	testutil.RequireRoot(t) // it starts a process
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -51,7 +51,7 @@ func TestReaderGivesWay(t *testing.T) {
 	for _, c := range q {
 		text.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])
 	}
-	// After a time in which the monitor has gone to sleep, since nothing runs.
+	// Wait first, so that the monitor goes to sleep because nothing runs.
 	cmd := exec.Command("bash", "-c", "sleep 0.3; printf '"+text.String()+"' > /dev/udp/127.0.0.1/"+strconv.Itoa(int(cfg.Port)))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestReaderGivesWay(t *testing.T) {
 	}
 }
 
-// feederMost is how often a feeder queries again: for many times as long as the runtime leaves one goroutine its turn (10 ms).
+// feederMost is how often a feeder queries again: enough for many times the 10 ms after which the runtime preempts a goroutine.
 const feederMost = 500_000
 
 // feeder queries the server again whenever it is queried, by system calls that the runtime does not see.

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestForgedErrors: a pod forges what routers say of the agent's answers to another pod, also that they are too large. The other pod has
-// its answers, large ones too, and the socket is read as before.
+// TestForgedErrors: a pod forges ICMP errors about the agent's answers to another pod, also that they are too large. The other pod gets its
+// answers, large ones too, and the server continues to read the socket.
 func TestForgedErrors(t *testing.T) {
 	host, pods := twoPods(t)
 	var icmp *testutil.Forger

@@ -18,9 +18,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as many datagrams in one batch as there are messages
-// behind lengths. Plain queries of a half of all names are answered before the chain. Each message is answered once, with the same bytes
-// that the DNS library's server answers, and with none where that is silent. The observer is informed of each query once.
+// FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as the messages that follow each length, in one
+// batch. The fast path answers plain queries for half of all names. Each message gets the same answer as from the DNS library's server, or
+// none if that sends none, and the observer gets each query once.
 func FuzzFront(f *testing.F) {
 	var all []byte
 	for i, m := range strange(f) {
@@ -102,7 +102,7 @@ func split(stream []byte) (out [][]byte) {
 	return out
 }
 
-// half answers plain queries of which the name's first letter has an odd number.
+// half answers plain queries if the code of the name's first letter is odd.
 type half struct{}
 
 func (half) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
@@ -154,7 +154,7 @@ func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 	return answers
 }
 
-// overUDP sends messages so that they lie in one batch and returns all answers: as many as are due, and what else came until then.
+// overUDP sends messages so that the server reads them in one batch. It returns the answers: the due ones, and others that came until then.
 func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (answers [][]byte) {
 	t.Helper()
 	conn := dialUDP(t, at)
@@ -184,7 +184,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 		write(m)
 	}
 	s.Resume()
-	for range 2 { // behind the second one's answer, all are handed to the chain
+	for range 2 { // once the second one is answered, the chain has all messages
 		write(end)
 		for !next() {
 		}
@@ -247,7 +247,7 @@ func (l *library) Accept() (net.Conn, error) {
 func (*library) Close() error   { return nil }
 func (*library) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inMemory is a connection to which the client has sent all.
+// inMemory is a connection on which the client has sent everything.
 type inMemory struct {
 	net.Conn
 	in, out bytes.Buffer

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestUnsendable: answers that may not leave (a rule of the node's OUTPUT) cost those of the same batch nothing.
+// TestUnsendable: if a rule of the node's OUTPUT chain drops some answers, the others of the same batch are sent.
 func TestUnsendable(t *testing.T) {
 	host, pods := twoPods(t)
 	host.Run("iptables", "-A", "OUTPUT", "-d", "10.0.0.1", "-p", "udp", "-j", "DROP")
@@ -35,7 +35,7 @@ func TestUnsendable(t *testing.T) {
 	})
 }
 
-// TestOddPackets: a pod that writes its packets by itself ends nothing, whatever it writes; what can be answered is.
+// TestOddPackets: no packet that a pod makes itself stops the server, and those that can be answered are answered.
 func TestOddPackets(t *testing.T) {
 	host, pods := twoPods(t)
 	pod, server := netip.MustParseAddr("10.0.0.1"), steering

@@ -31,8 +31,8 @@ func droppedOf(t *testing.T, s *Server) float64 {
 	return 0
 }
 
-// TestOverflow: what a pod sends beyond the room of a socket that no program reads is counted, at its own server and not at the one that
-// takes the socket over, and a query of another pod is answered when the socket is read again.
+// TestOverflow: if no program reads the socket, a pod's queries that do not fit are counted by the server that has the socket, and not by
+// one that takes it over later. Another pod's query is answered once the socket is read again.
 func TestOverflow(t *testing.T) {
 	host, pods := twoPods(t)
 	eachWay(t, host, steering, func(t *testing.T, s *Server, cfg Config, h *handler, q []byte) {
@@ -91,7 +91,7 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestOverflowWraps: the kernel counts in 32 bits, and a socket that cannot be read has lost nothing that is known.
+// TestOverflowWraps: the kernel counts in 32 bits, and an unknown count is no loss.
 func TestOverflowWraps(t *testing.T) {
 	for _, tc := range []struct {
 		before, now int64

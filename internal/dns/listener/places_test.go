@@ -100,7 +100,7 @@ type work func()
 
 func (f work) serve() { f() }
 
-// TestRetire: a chain is closed when it has no query in work any more, or when no more time is given to it.
+// TestRetire: a chain is closed when it has no query in progress any more, or when its time is over.
 func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(handler)
@@ -134,7 +134,7 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// TestVainRestartLeavesNoSocket: where the next chain cannot be made, the sockets that were opened for it go.
+// TestVainRestartLeavesNoSocket: if the next chain cannot be made, the sockets that were opened for it are closed.
 func TestVainRestartLeavesNoSocket(t *testing.T) {
 	s, cfg := start(t, answer)
 	next := cfg.clone()

@@ -108,8 +108,7 @@ func TestFullQuota(t *testing.T) {
 	}
 }
 
-// junk sends what the library answers or drops without querying the server: other opcodes, answers, two queries, noise of
-// every length.
+// junk sends messages that are answered or dropped before the chain: other opcodes, responses, two questions, noise of every length.
 func junk(t *testing.T, cfg Config) {
 	t.Helper()
 	conn, err := net.Dial("udp", addressOf(cfg))

@@ -48,7 +48,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 	return host, pods
 }
 
-// eachWay serves at one of the node's addresses in both ways in which a query is answered, and gives a query.
+// eachWay runs do for a server at one of the node's addresses, once with and once without a fast path. q is a query.
 func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
 	q, err := question("a.example.org.", dns.TypeA).Pack()
@@ -91,8 +91,8 @@ func dialFrom(t *testing.T, pod *testutil.NetNS, cfg Config) (conn net.Conn) {
 	return conn
 }
 
-// TestSlowLink: a pod whose link is shaped (the bandwidth plugin's token bucket) and that sends more queries than the link carries has its
-// answers wait in that link's queue, where they count as the socket's. Its neighbours are answered all the same.
+// TestSlowLink: a pod's link is shaped (the bandwidth plugin's token bucket), and the pod sends more queries than the link can carry
+// answers. The answers wait in the link's queue and count against the socket. Other pods are answered all the same.
 func TestSlowLink(t *testing.T) {
 	host, pods := twoPods(t)
 	const rate, burst = 2000, 4000 // bytes

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNoDescriptors: the process has no descriptor left for a connection. Queries over UDP are
-// answered meanwhile, and the connection is served once there is one.
+// TestNoDescriptors: the process has no descriptor left for a connection. Queries over UDP are answered meanwhile, and the connection is
+// served once a descriptor is free.
 func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)
 	if !testutil.InChild(t) { // the limit is the whole process's

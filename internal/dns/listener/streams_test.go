@@ -33,7 +33,7 @@ func tcpPair(t *testing.T) (client net.Conn, conn *net.TCPConn) {
 	return client, conn
 }
 
-// TestWriteDeadline has an answer written on a connection whose last answer was long ago: that one's deadline is none of this one's.
+// TestWriteDeadline writes an answer on a connection whose deadline from an earlier answer is over: it does not apply to this one.
 func TestWriteDeadline(t *testing.T) {
 	_, conn := tcpPair(t)
 	s := &stream{TCPConn: conn}
@@ -45,7 +45,7 @@ func TestWriteDeadline(t *testing.T) {
 	}
 }
 
-// held is a chain that keeps queries for names that begin with "slow" until it is instructed to let go.
+// held is a chain that answers queries for names that begin with "slow" only after free is closed.
 type held struct {
 	handler
 	in   atomic.Int64 // queries that it keeps
@@ -122,7 +122,7 @@ func TestPipelined(t *testing.T) {
 	wantIDs(t, conn, 1)
 }
 
-// TestHalfClosed: a client that signals that it sends no more has its answers, and then the connection ends.
+// TestHalfClosed: a client that closes its sending side still gets its answers, and then the connection ends.
 func TestHalfClosed(t *testing.T) {
 	h := newHeld()
 	_, cfg := serve(t, nil, &h.handler)
@@ -145,7 +145,8 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// TestPipedShare: one source that has its share of queries over TCP in work waits for its own; another is answered. Nothing is lost.
+// TestPipedShare: a client with its share of TCP queries in progress waits for its own answers, and another client is answered. No query is
+// lost.
 func TestPipedShare(t *testing.T) {
 	h := newHeld()
 	s, cfg := serve(t, nil, &h.handler)
@@ -162,7 +163,7 @@ func TestPipedShare(t *testing.T) {
 			}
 		}()
 	}
-	// Half of all places, and one query of each connection that it reads no further than.
+	// Half of all slots, and one query for each connection, which is read no further.
 	const most = running/2 + 3
 	waitFor(t, "the share is taken", func() bool { return h.in.Load() == most })
 	other := dialTCP(t, "127.0.0.2", cfg)
@@ -225,7 +226,8 @@ func TestPipedStop(t *testing.T) {
 	}
 }
 
-// TestPartsAtTheEnd: a server that stops lets a query come whole that has begun to, though the one before it is answered meanwhile.
+// TestPartsAtTheEnd: a server that stops waits for the rest of a query that has begun to arrive, even if the query before it is answered
+// meanwhile.
 func TestPartsAtTheEnd(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
@@ -295,7 +297,7 @@ func TestEndlessQueries(t *testing.T) {
 	}
 }
 
-// TestReset: a client that resets its connection has no place any more once its queries are answered, and what was queried is reported.
+// TestReset: the slots of a client that resets its connection are free once its queries are answered, and the observer gets its queries.
 func TestReset(t *testing.T) {
 	h, w := newHeld(), new(watcher)
 	s, cfg := serve(t, w, &h.handler)
@@ -320,7 +322,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestDeafClient: a client that does not read its answers loses its connection, and has no place any more.
+// TestDeafClient: a client that does not read its answers loses its connection and its slots.
 func TestDeafClient(t *testing.T) {
 	t.Parallel() // it waits for a deadline
 	big := make([]dns.RR, 200)
@@ -349,8 +351,7 @@ func TestDeafClient(t *testing.T) {
 	})
 }
 
-// TestGiantQuestion: of a query over TCP so much is looked at as a query may need; a longer one is malformed, and the next one is
-// read where it ends.
+// TestGiantQuestion: only maxQueryTCP bytes of a query over TCP are used. A longer query is malformed, and the next one is read correctly.
 func TestGiantQuestion(t *testing.T) {
 	_, cfg := serve(t, nil, &handler{do: answer})
 	conn := dialTCP(t, "127.0.0.1", cfg)
