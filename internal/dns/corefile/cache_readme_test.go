@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestCacheREADME holds the blocks that the cache's README shows against what is rendered.
+// TestCacheREADME: the cache's README has the blocks as they are rendered.
 func TestCacheREADME(t *testing.T) {
 	text, err := os.ReadFile("../cache/README.md")
 	if err != nil {
@@ -26,8 +26,7 @@ func TestCacheREADME(t *testing.T) {
 	}
 }
 
-// TestREADMENamesThePlugins holds the list of what an operator's Corefile may say to what is linked. Six directives are the
-// agent's own.
+// TestREADMENamesThePlugins: the README lists the directives that an operator's Corefile may have. Six directives are the agent's own.
 func TestREADMENamesThePlugins(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {

@@ -202,7 +202,7 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// TestRenderNamesAllFaults checks that one look at the error is enough.
+// TestRenderNamesAllFaults: the error names all faults.
 func TestRenderNamesAllFaults(t *testing.T) {
 	_, err := Render(Config{InstanceID: "a b", BufferSize: 1, ClusterDomain: "a b", StubDomains: map[string][]nameserver.Address{"x y": nil}})
 	for _, want := range []string{"addresses:", "instanceID:", "bufferSize:", "clusterDomain:", "upstreams.cluster:", "stubDomains[\"x y\"]:"} {
@@ -212,7 +212,7 @@ func TestRenderNamesAllFaults(t *testing.T) {
 	}
 }
 
-// FuzzOverride checks that whatever is accepted binds to our addresses alone and reads back as it was meant.
+// FuzzOverride: a Corefile that is accepted binds only to the agent's addresses, and its directives are parsed as in the original.
 func FuzzOverride(f *testing.F) {
 	f.Add(nodeLocalCorefile)
 	f.Add(". {\n template ANY TXT {\n answer \"a \\\" b # c\"\n }\n}")

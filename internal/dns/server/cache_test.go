@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// TestCacheBehindPlugins: plugins that change or read answers on their way still do, for hits too.
+// TestCacheBehindPlugins: plugins before the cache that change or read answers do so for hits too.
 func TestCacheBehindPlugins(t *testing.T) {
 	up, again := newForgetful(t, address("10.0.0.1"))
 	cfg := config(t, up)

@@ -50,8 +50,8 @@ func kernelLevel(t testing.TB, servers ...netip.Addr) *bpf.Level {
 	return l
 }
 
-// TestKernelHitsAreTheFastPaths sends each query of the hits' corpus to the kernel program, too. Whatever it answers, the fast path answers
-// the same, byte for byte but for a second of TTL and the order of addresses. It answers all hits that are its own by their form.
+// TestKernelHitsAreTheFastPaths sends each query of the corpus to the kernel program too. Its answer equals the fast path's, except for a
+// second of TTL and the order of addresses. It answers all hits whose form it supports.
 func TestKernelHitsAreTheFastPaths(t *testing.T) {
 	servers := []netip.Addr{netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")}
 	l := kernelLevel(t, servers...)
@@ -111,7 +111,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 	}
 }
 
-// toKernel puts what the fast path answers to a query without EDNS by TCP, which has room for all, into the kernel's level.
+// toKernel puts the fast path's answer to a query without EDNS over TCP, where any size fits, into the kernel's level.
 func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint16) {
 	t.Helper()
 	m := slices.Concat(q.Wire[:12], q.Question)

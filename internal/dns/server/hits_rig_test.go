@@ -194,8 +194,8 @@ func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
 	return b[len("before"):], true
 }
 
-// slow sends a query through the chain, as the listener does. It returns nil if the DNS library takes the message for no query, or if no
-// plugin answers.
+// slow sends a query through the chain, as the listener does. It returns nil if the DNS library does not accept the message as a query, or
+// if no plugin answers.
 func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	if len(m) < 12 {
 		return nil

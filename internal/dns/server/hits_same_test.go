@@ -174,8 +174,8 @@ func TestHitsOfProbes(t *testing.T) {
 	}
 }
 
-// TestHitTTL queries an answer in each second of its life: the TTL falls with the time, is never above what is left, and after
-// the end there is no hit. (RFC 1035, section 3.2.1; RFC 2181, section 8.)
+// TestHitTTL queries a name in each second of its entry's TTL: the reply's TTL is at most the remaining one, and an expired entry is no hit
+// (RFC 1035, section 3.2.1; RFC 2181, section 8).
 func TestHitTTL(t *testing.T) {
 	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.svc.cluster.local.", "alias.svc.cluster.local."} {
 		synctest.Test(t, func(t *testing.T) {
@@ -264,7 +264,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 	})
 }
 
-// TestSlowZones: a block with a plugin that sees each query has no hits, and it is named; its neighbours have.
+// TestSlowZones: a block with a plugin that must see each query has no hits on the fast path and is listed; other blocks have hits.
 func TestSlowZones(t *testing.T) {
 	for _, directive := range []string{"log", "acl {\n allow net 10.0.0.0/8\n }", "rewrite name a.b c.d", "dns64", "loadbalance", "local",
 		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
@@ -299,7 +299,7 @@ func TestSlowZones(t *testing.T) {
 	}
 }
 
-// TestHitsByZone: the longest zone has the query, and one without a cache has no hits though a wider one has the answer.
+// TestHitsByZone: the longest zone gets the query; if it has no cache there is no hit, even if a shorter zone has the answer.
 func TestHitsByZone(t *testing.T) {
 	p := newPair(t, ". {\n cache 3600\n ask\n}\nexample.org {\n ask\n}\ncached.example.org {\n cache 3600\n ask\n}\npart.example {\n cache 3600 deep.part.example\n ask\n}\n", 1232)
 	for name, want := range map[string]bool{"example.com.": true, "example.org.": false, "a.example.org.": false, "notexample.org.": true,
@@ -313,7 +313,7 @@ func TestHitsByZone(t *testing.T) {
 	}
 }
 
-// TestNoAllocationOfHits: a hit takes no memory, observed, counted, rotated and with an OPT.
+// TestNoAllocationOfHits: a hit allocates nothing, even if it is observed, counted, rotated and has an OPT record.
 func TestNoAllocationOfHits(t *testing.T) { synctest.Test(t, noAllocationOfHits) }
 
 func noAllocationOfHits(t *testing.T) {
@@ -335,7 +335,7 @@ func noAllocationOfHits(t *testing.T) {
 	}
 }
 
-// TestFastPathOff is the plain chain.
+// TestFastPathOff: without the fast path, the chain answers.
 func TestFastPathOff(t *testing.T) {
 	up, again := newForgetful(t, address("10.0.0.1"))
 	cfg := config(t, up)

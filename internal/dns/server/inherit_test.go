@@ -14,8 +14,8 @@ import (
 	mdns "github.com/miekg/dns"
 )
 
-// TestInherit serves one pair of sockets by two servers, as two processes do: while the first is paused the second answers
-// alone; after its end nothing of what lay in the sockets is lost; and what it was given is closed with the last of them.
+// TestInherit: two servers serve one pair of sockets, as two processes do. A query that waits while neither reads is answered later. A
+// paused server answers nothing, and when the first has ended, the second answers.
 func TestInherit(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
@@ -128,7 +128,8 @@ func TestUnusedSocketsAreClosed(t *testing.T) {
 	start(t, cfg) // no process holds the port
 }
 
-// TestRefusedStartClosesItsSockets: after a configuration that cannot be served, the process that hands sockets over still has them.
+// TestRefusedStartClosesItsSockets: if a configuration cannot be served, the server closes the inherited sockets, and the process that
+// handed them over still has them.
 func TestRefusedStartClosesItsSockets(t *testing.T) {
 	cfg := config(t, newUpstream(t, address("10.0.0.1")))
 	first := start(t, cfg)

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Each plugin that node-cache links (its plugin.cfg), with what it does; those that the agent sees to itself do no harm.
+// Each plugin that node-cache links (its plugin.cfg) has its effect, except for those that the agent replaces.
 func TestNodeCachePlugins(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.5"))
 	cfg := config(t, up)

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestAskChain sends the agent's own query through the chain: an operator's Corefile answers, refuses, or is not there yet.
+// TestAskChain sends the agent's own query through the chain of an operator's Corefile, which answers, refuses, or does not exist yet.
 func TestAskChain(t *testing.T) {
 	s := newServer(slog.New(slog.DiscardHandler))
 	if err := s.Query(t.Context(), "cluster.local"); err == nil {

@@ -155,7 +155,7 @@ neardns_misses_in_flight_limit 1024
 	}
 }
 
-// TestAnswerSize checks the bound on UDP answers for what clients say they take, on a miss, on a hit and for errors.
+// TestAnswerSize checks the maximum size of UDP answers for several sizes in the client's OPT record, on a miss, on a hit and for errors.
 func TestAnswerSize(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		m := new(mdns.Msg).SetReply(q)

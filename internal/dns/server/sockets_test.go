@@ -70,7 +70,7 @@ func TestStartNamesEveryHolder(t *testing.T) {
 	pc.Close()
 }
 
-// TestNoSharing checks that a second server does not slip into the first one's port.
+// TestNoSharing: a second server cannot listen on the first one's port.
 func TestNoSharing(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
@@ -81,8 +81,8 @@ func TestNoSharing(t *testing.T) {
 	}
 }
 
-// TestBesideWildcard starts where another DNS server listens on the wildcard: with SO_REUSEPORT, as CoreDNS in the host's
-// network does, this server gets the queries to its address; without, the error names the other server.
+// TestBesideWildcard: another DNS server listens on the wildcard address. If that one uses SO_REUSEPORT, as CoreDNS in the host's network
+// does, this server gets the queries to its address; otherwise the error names the other server.
 func TestBesideWildcard(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	for _, share := range []bool{true, false} {
