@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// fakeKernel plays the kernel. Its clock goes on in a sleep.
+// fakeKernel is a Kernel for the tests. Its clock also counts while the machine sleeps.
 type fakeKernel struct {
 	mu          sync.Mutex // guards the fields below
 	began       time.Time

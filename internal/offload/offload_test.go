@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stand is a offloader between a store and a fakeKernel, with one source. A test changes its fields between steps.
+// stand is an Offloader with a store, a fakeKernel and one source. A test changes its fields between steps.
 type stand struct {
 	t          *testing.T
 	store      *answers.Store
@@ -26,11 +26,11 @@ type stand struct {
 	offloader  *Offloader
 	fakeKernel *fakeKernel
 	source     *Source
-	until      time.Duration // after an answer was stored, the source no longer serves it
+	until      time.Duration // how long after it was stored the source serves an entry
 	says       bool
 }
 
-// onStand is a test with a offloader that runs, for a bubble of synctest.
+// onStand returns a test with a running Offloader, for a bubble of synctest.
 func onStand(most int, f func(s *stand)) func(t *testing.T) {
 	return func(t *testing.T) {
 		s := &stand{t: t, store: answers.NewStore(0), fakeKernel: newFakeKernel(), until: time.Hour, says: true}
@@ -85,7 +85,7 @@ func (s *stand) hit(e *answers.Entry) {
 	synctest.Wait()
 }
 
-// has fails the test where the fakeKernel has other names.
+// has fails the test if the fakeKernel has other names.
 func (s *stand) has(when, want string) {
 	s.t.Helper()
 	if got := s.fakeKernel.names(); got != want {
@@ -191,7 +191,7 @@ func TestReplacedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAgain: a query that comes after the time was over offloads its entry again, and so does the next answer to it.
+// TestAgain: a hit after the offload's time is over offloads the entry again. An entry that replaces it is offloaded at its first hit.
 func TestAgain(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
@@ -210,7 +210,7 @@ func TestAgain(t *testing.T) {
 	}))
 }
 
-// TestNotOffloaded: what the fast path would not say, or not by now, the kernel is not given.
+// TestNotOffloaded: an entry that the fast path would not serve, or no longer, is not offloaded.
 func TestNotOffloaded(t *testing.T) {
 	for name, before := range map[string]func(s *stand, e *answers.Entry){
 		"the source does not say it":                         func(s *stand, _ *answers.Entry) { s.says = false },
@@ -233,7 +233,7 @@ func TestNotOffloaded(t *testing.T) {
 	}
 }
 
-// TestSleep: once the store knows of a sleep, entries are offloaded again, and those from before are as old as they are.
+// TestSleep: once the store's clock is corrected after a sleep, entries are offloaded again, with their true remaining TTL.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
@@ -267,7 +267,7 @@ func TestFull(t *testing.T) {
 	}))
 }
 
-// TestHeat: what the kernel answers is as popular as what the agent does.
+// TestHeat: the kernel's hits count for popularity like the agent's.
 func TestHeat(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
@@ -288,7 +288,7 @@ func TestHeat(t *testing.T) {
 	}))
 }
 
-// TestCountHits: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
+// TestCountHits: CountHits adds the kernel's hits at once, and the next Poll does not count them a second time.
 func TestCountHits(t *testing.T) {
 	synctest.Test(t, onStand(2, func(s *stand) {
 		const q = "\x01a\x00\x00\x01\x00\x01"
@@ -388,7 +388,7 @@ func TestNeverWaits(t *testing.T) {
 	}
 }
 
-// TestRace has hits, changes, reloads and looks at the same time; at the end the kernel has nothing that the store has not.
+// TestRace has hits, changes, reloads and polls at the same time; at the end every offloaded entry is in the store.
 func TestRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := answers.NewStore(0)

@@ -18,7 +18,7 @@ func ports(text ...string) (out []netip.AddrPort) {
 	return out
 }
 
-// TestMemory: servers are those that sockets led to within the last seconds, and never a Service, a loopback or an unspecified address.
+// TestMemory: the servers are the sockets' remote addresses of the last seconds, never a Service, a loopback or an unspecified address.
 func TestMemory(t *testing.T) {
 	services := ports("10.96.0.10:53", "[fd00:96::a]:53")
 	now := time.Unix(1_000_000, 0)
@@ -52,7 +52,7 @@ func TestLead(t *testing.T) {
 	for _, s := range services {
 		want = append(want, s, s, s)
 	}
-	// While others close sockets, the kernel's list may leave one out, or say it twice: another look is right.
+	// While other programs close sockets, the kernel's list may omit a socket or have it twice, so try again.
 	testutil.Eventually(t, func() error {
 		got, err := remotes(services, 3)
 		if err == nil && !slices.Equal(got, want) {

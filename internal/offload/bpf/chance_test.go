@@ -15,8 +15,8 @@ var (
 	chanceSeed = flag.Uint64("chance.seed", 1, "where the frames of TestChance come from")
 )
 
-// TestChance lets the real program have frames changed by chance, many more than a fuzzer could. Each is answered as expected, or goes on
-// as it came.
+// TestChance runs the program on randomly changed frames, many more than a fuzzer could. Each is answered as expected, or goes on as it
+// came.
 func TestChance(t *testing.T) {
 	l := open(t, 64)
 	answers := known(t, l)

@@ -36,7 +36,7 @@ func openCopying(t testing.TB) *Level {
 	return l
 }
 
-// note has a link among those that the program is at.
+// note adds a link to the map of links, without hits.
 func note(t testing.TB, l *Level, ifindex uint32) {
 	t.Helper()
 	if err := l.objects.Links.Put(ifindex, &objectLink{}); err != nil {
@@ -173,7 +173,7 @@ func TestUncopied(t *testing.T) {
 	}
 }
 
-// oneCPU has a test run on one CPU: the program counts for each by itself.
+// oneCPU makes the test run on one CPU, because some of the program's maps have values for each CPU.
 func oneCPU(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -197,7 +197,7 @@ func oneCPU(t *testing.T) {
 	})
 }
 
-// TestNoCopies: a level that was not opened for it copies nothing, nor does one of links that it is not at.
+// TestNoCopies: without Options.Copies, or for a link that is not in the map of links, no query is mirrored.
 func TestNoCopies(t *testing.T) {
 	l := open(t, 4)
 	note(t, l, loopback)
@@ -237,7 +237,7 @@ func TestServedPorts(t *testing.T) {
 	wantAnswered(t, l, high, a)
 }
 
-// TestCopiedOf: a record that is none is passed over.
+// TestCopiedOf: an invalid record is skipped.
 func TestCopiedOf(t *testing.T) {
 	whole := make([]byte, 168)
 	whole[0], whole[4], whole[12] = 7, 3, 9

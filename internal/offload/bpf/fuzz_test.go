@@ -33,8 +33,8 @@ func known(t testing.TB, l *Level) map[string]Answer {
 	return out
 }
 
-// expected is what the program should make of a frame: the answer's message, or nil where the frame should go on. It knows nothing of how
-// the program finds out.
+// expected returns the message with which the program should answer a frame, or nil if the frame should go on. It is independent of the
+// program's implementation.
 func expected(frame []byte, answers map[string]Answer) []byte {
 	if len(frame) < 14 || frame[0]&1 != 0 {
 		return nil
@@ -86,7 +86,7 @@ func expected(frame []byte, answers map[string]Answer) []byte {
 	return answer
 }
 
-// FuzzProgram lets the real program have packets of all kinds. Each is answered as expected, or goes on as it came.
+// FuzzProgram runs the program on packets of all kinds. Each is answered as expected, or goes on as it came.
 func FuzzProgram(f *testing.F) {
 	l := open(f, 64)
 	answers := known(f, l)

@@ -12,7 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// TestInstructions holds how long the program is, and how much of it the kernel's verifier looks at: it refuses a million.
+// TestInstructions compares the program's length, and how many instructions the verifier processes, with the golden file. The verifier
+// refuses more than a million.
 func TestInstructions(t *testing.T) {
 	spec, err := load(1, true)
 	if err != nil {

@@ -345,7 +345,7 @@ func TestHitsOf(t *testing.T) {
 	of(a, 0)
 }
 
-// TestInvalidateBeside: one process's Invalidate ends what another one put since the first looked.
+// TestInvalidateBeside: one process's Invalidate revokes answers that another process put after an Invalidate that the first does not know.
 func TestInvalidateBeside(t *testing.T) {
 	l := open(t, 8)
 	other, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
@@ -366,7 +366,7 @@ func TestInvalidateBeside(t *testing.T) {
 	wantPassed(t, l, frame, nil)
 }
 
-// TestServe: addresses come and go; each group's answers are its own.
+// TestServe: addresses are added and removed, and each is served the answers of its group only.
 func TestServe(t *testing.T) {
 	l := open(t, 8)
 	a, frame := numbered(t, 1)
@@ -388,7 +388,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestUnfit: what is not for the kernel is refused, and what it replaces ends.
+// TestUnfit: an answer that the program cannot serve is refused, and the answer that it would replace is removed.
 func TestUnfit(t *testing.T) {
 	l := open(t, 8)
 	const name = "unfit.example."

@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// user is who answers in user space, at an address of the netns's own, what the kernel leaves.
+// user starts a server in user space at an address of the netns, which answers the queries that the kernel program passes on.
 func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	t.Helper()
 	ns.AddAddr("lo", testutil.Host(at))

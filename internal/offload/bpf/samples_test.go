@@ -29,7 +29,7 @@ const (
 	agentStale   = 2500 * time.Millisecond
 )
 
-// verdict is what becomes of a query that the map answers.
+// verdict is the program's decision about a query that the map answers.
 type verdict int
 
 const (

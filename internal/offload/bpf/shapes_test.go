@@ -123,7 +123,7 @@ func TestShapes(t *testing.T) {
 	})
 }
 
-// TestWrongHeaderChecksum: an IPv4 header with a wrong checksum has an answer with one as wrong, which the pod drops.
+// TestWrongHeaderChecksum: a query with a wrong IPv4 header checksum gets an answer whose checksum is wrong too, which the pod drops.
 func TestWrongHeaderChecksum(t *testing.T) {
 	l := open(t, 8)
 	put(t, l, answerOf(t, shapeName, dns.TypeA, nil, shapeName+" 30 IN A 10.96.0.1"))
@@ -243,7 +243,7 @@ func TestTypeOfLetters(t *testing.T) {
 	wantPassed(t, l, packet(false, partial, ask(t, "a.example.", 97, nil)), nil)
 }
 
-// TestSizes: what is too large for a client goes on, to the byte.
+// TestSizes: a query goes on if its answer is too large for the client, exact to the byte.
 func TestSizes(t *testing.T) {
 	l := open(t, 64)
 	const name = "sizes.example."

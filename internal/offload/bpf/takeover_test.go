@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestTakeOver: a level that is opened again has what it had, the process before it dead or alive, and another size is another level.
+// TestTakeOver: a level that is opened again has the same answers, whether the process before is dead or alive. Another size is another
+// level.
 func TestTakeOver(t *testing.T) {
 	l := open(t, 8)
 	folder := filepath.Dir(l.folder)
@@ -87,7 +88,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestHalfDone: what a process left that was killed while it opened the level is taken away.
+// TestHalfDone: the pins of a process that was killed while it opened the level are removed.
 func TestHalfDone(t *testing.T) {
 	folder := bpffs(t)
 	half := filepath.Join(folder, version(Options{Entries: 8}))

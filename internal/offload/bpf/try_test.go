@@ -49,7 +49,8 @@ func TestTry(t *testing.T) {
 	}
 }
 
-// TestOtherClock: in a time namespace, whose clock is not the kernel's, the self-test fails: answers would be given for an hour too long.
+// TestOtherClock: in a time namespace, whose clock is not the kernel's, the self-test fails, because answers would be served for an hour
+// too long.
 func TestOtherClock(t *testing.T) {
 	testutil.RequireRoot(t)
 	if _, err := os.Stat("/proc/self/timens_offsets"); err != nil {
@@ -81,7 +82,7 @@ func TestWithoutCapabilities(t *testing.T) {
 	}
 }
 
-// TestWithoutResource: a process that may not raise its limit of locked memory, and has some, does.
+// TestWithoutResource: the program can be loaded by a process that may not raise its limit of locked memory if that is high enough.
 func TestWithoutResource(t *testing.T) {
 	testutil.RequireRoot(t)
 	if !testutil.InChild(t, "prlimit", "--memlock=8388608:8388608", "setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource") {

@@ -36,7 +36,7 @@ type fetched struct {
 	mu  sync.Mutex
 	all map[string]int
 	err error
-	on  chan struct{} // closed: fetches end; nil: they do at once
+	on  chan struct{} // fetches end when it is closed; nil: at once
 }
 
 func (f *fetched) fetch(m []byte) error {
@@ -62,7 +62,7 @@ func (f *fetched) sum() (n int) {
 	return n
 }
 
-// together reports whether a listener remembers only the last one of two names.
+// together reports whether two names have the same index in Listener.seen, so that it remembers only the later one.
 func together(l *Listener, a, b string) bool {
 	of := func(name string) uint64 {
 		q, _ := msg.Question(message(name, false))

@@ -14,9 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// kernel plays the program: links that it is at, with what it answered there, and programs of others.
+// kernel is a Program for the tests.
 type kernel struct {
-	at      map[int]uint64
+	at      map[int]uint64 // number of answers at each link with the program
 	others  map[int][]string
 	refuses map[int]error
 	err     error
@@ -30,7 +30,7 @@ func (k *kernel) Attach(i int) error {
 	if _, there := k.at[i]; !there {
 		k.at[i] = 0
 	}
-	return k.refuses[i] // in the other direction
+	return k.refuses[i] // as if attaching the other direction failed
 }
 
 func (k *kernel) Detach(i int) (uint64, error) {
@@ -77,7 +77,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// look reconciles with pods by name; one with ": why" cannot have the program.
+// look calls Reconcile with pods by name; with ": why" after the name, why is Pod.Why.
 func (w *world) look(pods ...string) {
 	w.t.Helper()
 	var in []Pod
@@ -94,7 +94,7 @@ func (w *world) at() []int { return slices.Sorted(maps.Keys(w.kernel.at)) }
 
 func TestLook(t *testing.T) {
 	w := newWorld(t)
-	w.kernel.at[9] = 5 // of an agent before, whose pod went
+	w.kernel.at[9] = 5 // of an earlier agent; the pod is gone
 	w.look("pod1", "pod2", "pod3: it is bypassed, kube-dns answers it", "host")
 	if !slices.Equal(w.at(), []int{1, 2}) {
 		t.Errorf("the program is at %v", w.at())
@@ -136,7 +136,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestForeign: a link with another program's hook is reported once and checked again each time. If such a hook appears later, ours goes.
+// TestForeign: a link with another program's hook is logged once and checked at each Reconcile. If such a hook appears later, the kernel
+// program is detached.
 func TestForeign(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.others[1] = []string{"cil_from_container"}
@@ -167,11 +168,11 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestCounts: each answer is counted once, also of a pod that went between two looks, and none from before this agent's time.
+// TestCounts: each answer is counted once, also those of a pod that is gone at the next Reconcile, and none from before this agent's start.
 func TestCounts(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.at[1] = 100
-	w.kernel.at[8] = 50 // its pod went while no agent ran
+	w.kernel.at[8] = 50 // the pod went while no agent ran
 	w.look("pod1", "pod2")
 	if !slices.Equal(w.at(), []int{1, 2}) {
 		t.Errorf("the program is at %v", w.at())
@@ -196,7 +197,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestErrors: what is wrong with the program as a whole comes to the caller, and changes nothing.
+// TestErrors: Reconcile returns an error that is not about a single link, and changes nothing.
 func TestErrors(t *testing.T) {
 	w := newWorld(t)
 	if err := w.keeper.CountNow(); err != nil {
@@ -209,8 +210,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestFilesGone: if the files that keep the program at links are gone, the caller hears of it, to make the program again. A link that is
-// gone is only refused.
+// TestFilesGone: if the program's pins are gone, Reconcile returns the error, so that the caller loads the program again. A link that is
+// gone is only a refusal.
 func TestFilesGone(t *testing.T) {
 	w := newWorld(t)
 	file := podfile.File{ContainerID: "c", IfName: "eth0", PodNamespace: "shop", PodName: "pod1"}
@@ -225,8 +226,8 @@ func TestFilesGone(t *testing.T) {
 	}
 }
 
-// TestAttachedAnew: at each look a keeper attaches also where the program was, since it may have been taken away meanwhile; what was
-// answered there before the first is not counted.
+// TestAttachedAnew: each Reconcile attaches the program to all links, because another process may have detached it. Answers from before the
+// first Reconcile are not counted.
 func TestAttachedAnew(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.at[7] = 40
@@ -243,8 +244,8 @@ func TestAttachedAnew(t *testing.T) {
 	}
 }
 
-// TestReplaced: a pod whose link is another one than before has the program there, and what was answered at the one before is counted. So
-// it is of a link where the program cannot be any more.
+// TestReplaced: if a pod has got another link, the program is attached to the new link at the second Reconcile after that, and the answers
+// at the old link are counted.
 func TestReplaced(t *testing.T) {
 	for what, gone := range map[string]func(w *world){
 		"seen by who attaches":       func(w *world) { w.kernel.refuses[1] = errors.New("no such device") },
