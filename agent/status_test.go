@@ -68,7 +68,7 @@ func TestStatusWatchPlain(t *testing.T) {
 	}
 }
 
-// A terminal is drawn over.
+// On a terminal, each snapshot is drawn over the one before.
 func TestStatusWatchTerminal(t *testing.T) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -22,7 +22,7 @@ func TestMatch(t *testing.T) {
 }
 
 // TestMatchRollout: in a rollout by a nodeSelector (docs/rollout.md), a node without the label is excluded, and one with it lacks an agent.
-// An update that takes the selector away has pods of both kinds.
+// During an update that removes the selector, there are pods with and without it.
 func TestMatchRollout(t *testing.T) {
 	node := func(name, rollout string) (n metav1.PartialObjectMetadata) {
 		n.Name, n.Labels = name, map[string]string{"neardns.io/rollout": rollout}

@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// samples are those of a cluster: in shop and pay pods may query kube-dns alone, in all other namespaces they reach the cache or query no
-// server at all.
+// samples are a cluster's network policies: in shop and pay, pods may query only kube-dns; in all other namespaces they may query the cache
+// or no server at all.
 func samples(t *testing.T) (out []networkingv1.NetworkPolicy) {
 	t.Helper()
 	const dns = "egress: [{to: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]}]"
