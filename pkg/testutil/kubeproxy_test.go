@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// TestServiceHashes holds the names against kube-proxy's own.
+// TestServiceHashes compares names with those that kube-proxy makes.
 func TestServiceHashes(t *testing.T) {
 	dns := DNSService(clusterDNS4)
 	for i, want := range []string{"TCOU7JCQXEZGVUNU", "ERIFXISQEP7F7OF4"} {

@@ -83,7 +83,7 @@ func TestProxyChanges(t *testing.T) {
 			node.Proxy.Add(append(ManyServices(true, 50), ManyServices(false, 50)...)...)
 			WantWho(t, "KUBEDNS", pod.NetNS, node.Service(true), "a.cluster.local", "tcp")
 
-			// One endpoint of two is there: some of the queries reach it.
+			// Of two endpoints, each gets some of the queries.
 			second := netip.MustParseAddr("10.244.2.3")
 			node.KubeDNS.AddAddr("eth0", Host(second))
 			node.Host.AddRoute(Host(second), netip.Addr{}, "kubedns0")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// left lists what is there of namespaces whose names begin so.
+// left lists the files of namespaces whose names begin with name.
 func left(t *testing.T, name string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(nsDir, name+"*"))

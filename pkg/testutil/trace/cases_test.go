@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// A list that cannot be right is an error with its line, so that no row is passed over in silence.
+// A list that cannot be right is an error with its line, so that no row is silently skipped.
 func TestParse(t *testing.T) {
 	local := func(result string) string { return "| output | udp | node | local | | | | " + result + " |" }
 	row := func(cells string) string {

@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// TestTimingNotify has how soon each server sends a NOTIFY after a change, and after another right behind it: Knot and PowerDNS take a
-// second, and BIND is set to wait as little, where by default it takes five.
+// TestTimingNotify measures how soon each server sends a NOTIFY after a change, and after another change that follows at once. Knot and
+// PowerDNS take a second. BIND is set to send it without a delay; by default, it waits five seconds before the second one.
 //
 // State: TestTraps (pkg/testutil/zoneserver). The bound is the servers' own.
 func TestTimingNotify(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTimingNotify(t *testing.T) {
 			}
 			for i := range 2 {
 				send(t, s, s.Operator(), insert(fmt.Sprintf("%s 60 A 192.0.2.%d", host("notify"), i)))
-				start := time.Now() // not before: a server that is locked takes the message late
+				start := time.Now() // not earlier: send waits while the server is locked
 				testutil.Receive(t, heard)
 				took := time.Since(start)
 				t.Logf("after %v", took)

@@ -24,8 +24,8 @@ const (
 	theirs = "bbbbbbbb"
 )
 
-// traps are what a writer of a shared zone must know of its server. Each is tried on hosts of its own, and gives the words that stand in
-// the document's table.
+// traps are what a writer of a shared zone must know of its server. Each test uses hosts of its own, and returns the words for the
+// document's table.
 var traps = []struct {
 	name string
 	try  func(*testing.T, *zoneserver.Server) string
@@ -58,7 +58,7 @@ var traps = []struct {
 	{"NOTIFY after a change; after another", trapNotify},
 }
 
-// TestTraps holds the table of traps in fleet/docs/shared-zones-servers.md to what the servers do.
+// TestTraps compares the table of traps in fleet/docs/shared-zones-servers.md with what the servers do.
 func TestTraps(t *testing.T) {
 	testutil.RequireRoot(t) // real servers run
 	cells := map[zoneserver.Kind][]string{}
@@ -104,7 +104,7 @@ func names(kinds []zoneserver.Kind) (out []string) {
 	return out
 }
 
-// host is a name of a trap's own.
+// host returns the name of a host below a host of the zone. Each trap uses a label of its own.
 func host(label string) string { return label + ".app." + zoneserver.DefaultZone }
 
 // code is an answer's code, or TSIG's where that is why it was refused.
@@ -146,7 +146,7 @@ func trapForeignPrerequisite(t *testing.T, s *zoneserver.Server) string {
 	return "allowed"
 }
 
-// A writer's way to add a record to a set: it gives the message's prerequisites and changes, from the zone as read.
+// way is how a writer adds a record to a set: fill writes the message's prerequisites and changes, from the zone as it was read.
 type way struct {
 	label string
 	fill  func(zone, own []dns.RR, name string, m *dns.Msg)
@@ -186,7 +186,8 @@ func among(zone []dns.RR, name string, qtype uint16) []dns.RR {
 	return out
 }
 
-// trapWriters counts what 12 writers at once lose of four records each. A writer whose prerequisite failed reads and tries again.
+// trapWriters has 12 writers add four records each at the same time, and reports whether records are lost. A writer whose prerequisite
+// failed reads the zone and tries again.
 func trapWriters(t *testing.T, s *zoneserver.Server, w way) string {
 	const writers, rounds = 12, 4
 	name := host(w.label)
@@ -240,7 +241,7 @@ func trapManyRecords(t *testing.T, s *zoneserver.Server) string {
 	return got + ", " + counted(len(set(t, s, host("many"), dns.TypeA))-100+len(set(t, s, host("many-beside"), dns.TypeA)), 2)
 }
 
-// counted reports how much of a message was taken.
+// counted reports how much of a message was applied.
 func counted(n, of int) string {
 	switch n {
 	case 0:
@@ -446,7 +447,7 @@ func trapNotify(t *testing.T, s *zoneserver.Server) string {
 			if n.zone != s.Zone() {
 				t.Errorf("notified of %s", n.zone)
 			}
-			// Notifications of the traps before may come first. Only PowerDNS's have no serial to tell them by.
+			// Notifications of earlier traps may come first: the serial shows that. Only PowerDNS's have none.
 			if n.serial == 0 || n.serial-changed < 1<<31 {
 				break
 			}

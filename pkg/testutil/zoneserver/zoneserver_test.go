@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// each runs a test next to a server of each kind.
+// each runs a test with a server of each kind.
 func each(t *testing.T, c zoneserver.Config, f func(*testing.T, *zoneserver.Server)) {
 	t.Helper()
 	testutil.RequireRoot(t) // real servers run
