@@ -271,7 +271,7 @@ table inet other { set s { type ipv4_addr; elements = { 10.96.0.10 }; }; chain c
 	}
 }
 
-// The switch that ADD makes is enough: with an agent that was never there, a steered pod has its answers from kube-dns.
+// The switch that ADD makes is enough: even if no agent ever ran, kube-dns answers a steered pod.
 func TestAnsweredWithoutAgent(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
@@ -292,7 +292,7 @@ func TestAnsweredWithoutAgent(t *testing.T) {
 	}
 }
 
-// Multus chains us in two networks, or one network gives the pod two interfaces: one netns has one pod table.
+// A pod may have two attachments, of two networks (with Multus) or of one network. They share the netns's one pod table.
 func TestTwoAttachmentsOfOnePod(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.Dual)
 	eth0 := addRequest("c1", pod, nil)

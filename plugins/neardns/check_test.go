@@ -104,7 +104,7 @@ func TestGCRefusesWhatItCannotRead(t *testing.T) {
 	if out.Err == nil || out.Err.Code != 7 || r.files() != 1 {
 		t.Errorf("GC: %v, %d files", out.Err, r.files())
 	}
-	// A corrupt file goes when its attachment is not valid, and only then.
+	// GC removes a corrupt file only if its attachment is not valid.
 	testutil.Must(t, os.WriteFile(podfile.Path(r.state, "a", "eth0"), []byte("{"), 0o600))
 	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{object{"containerID": "a", "ifname": "eth0"}}}})
 	if r.files() != 1 {

@@ -114,7 +114,7 @@ func TestDelBadConfig(t *testing.T) {
 	r.must(request{Verb: "DEL", ID: "", NetNS: pod.Path()})
 }
 
-// Both tables have one name, so a DEL that names the host's netns must not take the switch with it.
+// Both tables have one name, so a DEL that names the host's netns must not remove the switch.
 func TestDelNamesTheHost(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("c1", pod, nil))
@@ -130,7 +130,7 @@ func TestDelNamesTheHost(t *testing.T) {
 	}
 }
 
-// A path is reused: what it leads to by now is another pod's.
+// Paths are reused: the netns that a DEL names may be another pod's by now.
 func TestDelNamesAnotherPod(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.IPv4)
 	other := node.AddPod("other")
@@ -144,8 +144,8 @@ func TestDelNamesAnotherPod(t *testing.T) {
 	r.must(addRequest("c2", other, nil).with("CHECK"))
 }
 
-// A kubelet that gives up on an ADD lets its DEL follow at once, and the ADD may run still. Whichever ends last, the
-// pod has both its rules and its file, or neither.
+// If the kubelet gives up on an ADD, its DEL follows at once, and the ADD may still run. Whichever ends last, the pod has both its rules
+// and its file, or neither.
 func TestAddAndDelAtOnce(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("other", pod, nil).with("DEL"))
@@ -164,7 +164,7 @@ func TestAddAndDelAtOnce(t *testing.T) {
 	}
 }
 
-// DEL succeeds on every input, and soon: a pipe in a netns's place is not waited for.
+// DEL succeeds, and does not wait, if a pipe is in the place of the netns.
 func TestDelOfAPipe(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("c1", pod, nil))

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestDeps holds the plugin's weight down: it starts at every pod's start, on every node.
+// TestDeps keeps the plugin small, because it runs at every pod's start, on every node.
 func TestDeps(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -147,7 +147,7 @@ func TestAddOutOfTime(t *testing.T) {
 	r.must(q.with("DEL"))
 }
 
-// So does one that another program kept from iptables for too long: that is over before the pod is.
+// So does an ADD that does not get iptables' lock: the lock will be free while the pod still runs.
 func TestAddBehindLock(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host ensure", "pod repair"} {
@@ -170,11 +170,11 @@ func TestAddBehindLock(t *testing.T) {
 	}
 }
 
-// Wherever the kernel fails, nothing is steered, nothing half: the pod passes through with the reason, or ADD fails and
-// leaves nothing of the pod.
+// If a call to the kernel fails, the pod is not steered, not even in part: ADD passes the result on and records the reason, or, with
+// onUnsupported fail, returns an error and leaves no file or rule of the pod.
 func TestAddNeverHalf(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	// The uplinks are read only while there is no switch, and "pod open" is the first fault that leaves one.
+	// ADD reads the uplinks only if there is no switch. "pod open" is the first of these faults with which ADD makes one.
 	for _, point := range []string{"host open", "host ensure", "uplinks", "pod open", "pod repair", "way"} {
 		t.Run(point, func(t *testing.T) {
 			q := addRequest("c1", pod, nil)
@@ -193,7 +193,7 @@ func TestAddNeverHalf(t *testing.T) {
 			r.must(q.with("DEL"))
 
 			if point == "way" || point == "uplinks" {
-				return // what is not known about a pod leaves it alone; it is no lack of support
+				return // the pod is left alone because something is unknown, which onUnsupported is not about
 			}
 			q.Conf["onUnsupported"] = "fail"
 			stdout, _, err = inProcess(t, r, q, failAt(point), add)
@@ -220,7 +220,7 @@ func TestAddAgainFails(t *testing.T) {
 	wantNoTable(t, pod.NetNS)
 }
 
-// The file is written before the rules: rules without a file would outlive the switch.
+// ADD writes the pod's file before its rules: rules without a file would stay when neardns removes the switch.
 func TestAddCannotWriteItsFile(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.state = filepath.Join(t.TempDir(), "file")
@@ -337,8 +337,8 @@ func TestAddBadInput(t *testing.T) {
 	}
 }
 
-// Runtimes add keys of their own to what a plugin is given (Multus does, for networks with a device), and later ones will add
-// more. No pod fails for it; a person who writes them hears of it from validate.
+// Runtimes add keys of their own to a plugin's configuration (Multus does, for networks with a device), and later ones will add more. ADD
+// succeeds with unknown keys, and logs them; validate reports them to the person who wrote them.
 func TestUnknownKeysFailNoPod(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	q := addRequest("c1", pod, object{"deviceID": "0000:af:00.1", "pciBusID": "0000:af:00.1", "colour": "red", "redirect": 1})
@@ -360,7 +360,7 @@ func TestUnknownKeysFailNoPod(t *testing.T) {
 	}
 }
 
-// Every version of the specification, each verb that it has, with the result of one call given to the next.
+// Every version of the specification, each verb that it has, with the result of each call as the next one's prevResult.
 func TestEverySpecVersion(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.Dual)
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A local address is named only if a query to the cluster DNS address would be steered.
+// A pod may have a local address only if its queries to the cluster DNS address would be steered.
 func TestPlanLocals(t *testing.T) {
 	way := []hostnet.Found{{HostInterface: "veth1"}, {HostInterface: "veth1"}}
 	proof := nodestate.Proof{ClusterDNS: addrs("10.96.0.10", "fd00:96::a")}
@@ -55,7 +55,7 @@ func TestPlanLocals(t *testing.T) {
 	}
 }
 
-// The pod's file names the local address, the host's rules stand before it does, and the pod is shown as one that is served.
+// The pod's resolv.conf has the local address, the host's rules know it, and the pod's state file has the decision.
 func TestLocalInTheSandboxsFile(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.IPv4)
 	pattern, path := sandboxFile(t, "c1", kubeletText)
@@ -88,7 +88,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	}
 	r.must(addRequest("c2", pod, conf).with("DEL"))
 
-	// The pod requests it itself; the runtime makes the file later.
+	// The pod requests it by an annotation, and the runtime makes the file later.
 	conf["steer"], conf["dns"] = "always", object{}
 	conf["resolvConfPaths"] = []string{strings.Replace(pattern, "{id}", "none/{id}", 1)}
 	conf["runtimeConfig"] = object{"dns": object{"servers": []string{"10.96.0.10"}}, keyAnnotations: object{overlay.AnnotationParams: "nameservers: local"}}

@@ -51,7 +51,7 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// A pipe that nothing reads any more is an error once it is full, and blocks no pod's start.
+// If the log is a pipe that no program reads, and it is full, a line is an error, and does not block the pod's start.
 func TestLogIsAFullPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	testutil.Must(t, unix.Mkfifo(path, 0o600))
@@ -106,7 +106,7 @@ func TestLogCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A pod may end after neardns was taken off its node: what it is called for then leaves nothing there.
+// A pod may end after neardns was removed from its node. DEL then makes no folder or file.
 func TestLogFolderIsMadeByAddAlone(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	add := addRequest("c1", pod, nil)

@@ -33,7 +33,7 @@ func addrs(s ...string) []netip.Addr {
 	return out
 }
 
-// prevResults by what is special about them; odd spacing and keys that no version knows show that bytes are passed on.
+// prevResults, by what is special about them. Odd white space and unknown keys show that ADD passes the bytes on unchanged.
 var prevResults = map[string]struct {
 	json string
 	want []netip.Addr
@@ -72,7 +72,7 @@ func TestPrevResultOfAnotherVersion(t *testing.T) {
 	conf := func(version, prev string) *Conf {
 		return mustConf(t, []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"n","redirects":["10.96.0.10"],"prevResult":%s}`, version, prev)))
 	}
-	// It has no version: libcni gets that of the configuration.
+	// A result without a version gets that of the configuration.
 	for prev, want := range map[string]string{
 		`{"ips":[]}`:             `{"cniVersion":"1.0.0","ips":[]}`,
 		"{\n }":                  `{"cniVersion":"1.0.0"}`,
@@ -119,7 +119,7 @@ func TestPrevResultUnreadable(t *testing.T) {
 	}
 }
 
-// settled adds to a call what is known of the pod's DNS settings, on a runtime without a file of them.
+// settled adds the pod's DNS settings to a call, as they are known if the pod's resolv.conf is not found.
 func settled(c *Conf, in call) call {
 	in.Settings = planSettings(c, in, c.Rules.For(keyDNS, in.Pod.Namespace, c.Annotations), settingsFacts{SandboxErr: errNotSearched})
 	return in

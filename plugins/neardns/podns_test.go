@@ -26,7 +26,7 @@ func kubeletSettings(options ...string) resolvconf.Settings {
 	return resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local"}, Options: options}
 }
 
-// Which method is taken, and what stands in the pod file, by what the runtime shows at ADD.
+// The method and the pod file's DNS part depend on what the plugin knows at ADD.
 func TestPlanSettings(t *testing.T) {
 	const params = `neardns.io/dns-params":"options: [ndots:1]`
 	given := `"runtimeConfig":{"dns":{"Servers":["10.96.0.10"],"Searches":["shop.svc.cluster.local","svc.cluster.local"],"Options":["ndots:5"]},"io.kubernetes.cri.pod-annotations":{"` + params + `"}}`
@@ -137,7 +137,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	const want = "# by the runtime\nsearch shop.svc.cluster.local svc.cluster.local pod.example\nnameserver 10.96.0.10\noptions ndots:2 timeout:3 " +
 		"edns0\n"
 	first := r.must(add)
-	for range 2 { // twice is as once
+	for range 2 { // a second ADD changes nothing
 		wantText(t, path, want)
 		f := r.file("c1")
 		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.SearchCompletion == nil || !*f.SearchCompletion {
@@ -175,7 +175,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	r.must(add.with("DEL"))
 }
 
-// Steering goes by what the pod has after the overlay.
+// Whether a pod is steered depends on its nameservers after the overlay.
 func TestSteeringIsDecidedAfterTheOverlay(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for id, tc := range map[string]struct {
@@ -280,7 +280,7 @@ func TestPodDNSFaults(t *testing.T) {
 	}
 }
 
-// The annotation that the page shows is one.
+// The annotation in docs/pod-dns.md is valid.
 func TestReadmeAnnotation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/pod-dns.md")
 	if err != nil {

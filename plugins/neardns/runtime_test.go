@@ -47,7 +47,7 @@ type cri struct {
 	state   string
 	persist string
 	version string
-	// wrap goes in front of the binary.
+	// wrap is a command with arguments that runs the binary.
 	wrap []string
 }
 
@@ -125,7 +125,7 @@ func (r *cri) call(q request) reply {
 	return out
 }
 
-// must is call for what has to succeed.
+// must is call, and ends the test if the call fails.
 func (r *cri) must(q request) reply {
 	r.t.Helper()
 	out := r.call(q)

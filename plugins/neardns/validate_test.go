@@ -126,7 +126,7 @@ func TestValidateWarns(t *testing.T) {
 	}
 }
 
-// The README's examples are good.
+// The examples in README.md and docs/pod-dns.md are valid, and README.md describes each key.
 func TestReadme(t *testing.T) {
 	var text string
 	for file, examples := range map[string]int{"README.md": 3, "../../docs/pod-dns.md": 1} {
