@@ -89,7 +89,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// While a copy cannot be written, that is logged once, and again after it could be written.
+// If a copy repeatedly cannot be written, that is logged once. It is logged again if it fails after a success.
 func TestFollowLogsOnce(t *testing.T) {
 	root, to, out := t.TempDir(), filepath.Join(t.TempDir(), "copies"), new(testutil.Output)
 	testutil.Must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))

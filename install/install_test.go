@@ -17,7 +17,7 @@ import (
 
 const (
 	testEntry = `{"type":"neardns","redirects":[{"clusterDNS":"10.96.0.10","steering":"169.254.20.11"}]}`
-	// Stand-ins for the two binaries: what the installer needs of them is how they answer.
+	// Stand-ins for the two binaries, which print what the installer needs.
 	testPlugin = "#!/bin/sh\n[ \"$CNI_COMMAND\" = VERSION ] || exit 1\necho " +
 		"'{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}'\n"
 	testAgent = "#!/bin/sh\n[ \"$*\" = \"config show --format conflist-entry --config $NODECONFIG\" ] || { echo \"called with $*\" >&2; exit 1; " +
@@ -49,7 +49,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// cache is where a runtime keeps what its pods were made with.
+// cache is the folder of libcni's cache: it has the list with which each pod was started.
 func (n *node) cache() string { return filepath.Join(filepath.Dir(n.bin), "cache") }
 
 func (n *node) write(file, text string, mode os.FileMode) {
