@@ -278,7 +278,7 @@ func TestCheckVersion(t *testing.T) {
 	}
 }
 
-// FuzzEdit checks that an edit keeps all foreign text, can be undone byte for byte, and is not repeated.
+// FuzzEdit checks that an edit changes no foreign value, can be undone byte for byte, and is not repeated.
 func FuzzEdit(f *testing.F) {
 	for _, s := range []string{flannel, flannelWithOurs, `{"name":"n","plugins":[{"type":"neardns"},{"type":"a"}]}`, `{"name":"n","type":"a"}`, `{"a":[1,{"b":"]"}],"name":"\u00e9","plugins":[{"type":"x","y":"},{"}]}`} {
 		f.Add([]byte(s))

@@ -92,7 +92,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// domains makes n search domains of a length each.
+// domains returns n search domains of the same length.
 func domains(n, length int) string {
 	var out []string
 	for i := range n {
