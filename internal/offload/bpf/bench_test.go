@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// BenchmarkProgram reports the program's time alone, by the kernel's own count (bpf_stats), of frames that no pod sends: of hits among so
-// many entries, each in its turn by chance, and of packets that go on. Some 40 ns of each are the count's own: "nothing" shows how much.
+// BenchmarkProgram reports the program's own time, as the kernel counts it (bpf_stats), for frames of test runs: for random hits among so
+// many entries, and for packets that go on. About 40 ns of each time are the counting itself, which "nothing" shows.
 func BenchmarkProgram(b *testing.B) {
 	l := open(b, 16384)
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))

@@ -51,7 +51,7 @@ func ethtool(t *testing.T, ns *testutil.NetNS, name string, command, value uint3
 	}
 }
 
-// TestChecksums: a pod whose link's end makes whole checksums has right ones in its answers, which its own kernel looks at.
+// TestChecksums: if the pod's end of the link makes whole checksums, the answers have right ones too; the pod's kernel verifies them.
 func TestChecksums(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
@@ -81,8 +81,8 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestTagged: what has a VLAN's tag is of another network, and goes on. The kernel takes the tag out of the frame before the program sees
-// it.
+// TestTagged: a frame with a VLAN tag belongs to another network, and goes on. The kernel removes the tag before the program gets the
+// frame.
 func TestTagged(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
@@ -211,8 +211,8 @@ func TestOtherHooks(t *testing.T) {
 	})
 }
 
-// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it fails with the
-// error that means: open the level again.
+// TestFilesRemoved: if the level's pins are removed, the kernel detaches the program, and the next Attach fails with the error for which
+// the caller opens the level again.
 func TestFilesRemoved(t *testing.T) {
 	l, node, pod := onePod(t)
 	node.Host.Do(func() {
@@ -221,7 +221,7 @@ func TestFilesRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		testutil.Must(t, os.RemoveAll(l.folder))
-		testutil.Eventually(t, func() error { // the kernel takes it away a moment later
+		testutil.Eventually(t, func() error { // the kernel detaches it a moment later
 			if err := l.Attach(index); !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("attach without the level's files: %w", err)
 			}
@@ -230,8 +230,8 @@ func TestFilesRemoved(t *testing.T) {
 	})
 }
 
-// TestMountedOver: a BPF file system that is mounted over the one with our files hides these alone. The program stays at links, attaches to
-// them once, and goes.
+// TestMountedOver: another BPF file system is mounted over the one with the pins. The program stays attached, a further Attach does
+// nothing, and Detach works.
 func TestMountedOver(t *testing.T) {
 	l, node, pod := onePod(t)
 	index := pod.HostLink().Attrs().Index
@@ -275,7 +275,7 @@ func TestMountedOver(t *testing.T) {
 	wantFrom("user")
 }
 
-// TestSweepLinks: the program goes from all links of this netns, without its folder, and from no other's; what others attached stays.
+// TestSweepLinks: the program is detached from all links of this netns, without its pins, and stays attached in another netns.
 func TestSweepLinks(t *testing.T) {
 	l := open(t, 8)
 	node, foreign := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP}), testutil.NewNode(t, testutil.Options{Attach: testutil.PTP, Name: "foreign"})

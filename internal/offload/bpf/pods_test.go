@@ -111,7 +111,7 @@ func TestPods(t *testing.T) {
 				{"+noedns +ignore AAAA " + name, `"user"`},
 				{"+short +norecurse TXT " + name, `"user"`},
 			}, uint64(10)
-			if attach != testutil.PTP { // the link makes no difference to most
+			if attach != testutil.PTP { // most cases do not depend on the kind of link
 				cases, hits = cases[3:5], 4
 			}
 			for _, p := range []*testutil.Pod{pod, steered} {
@@ -144,7 +144,7 @@ func TestPods(t *testing.T) {
 			if out := dig(pod, server4, "+short", "TXT", name); !strings.Contains(out, "user") {
 				t.Errorf("after Detach: %s", out)
 			}
-			// The agent's process ends: hits go on. The pod goes, and then the program with it.
+			// The other pod still has hits. When it is gone, so is the program at its link.
 			if out := dig(steered, redirects[0].ClusterDNS, "+short", "TXT", name); !strings.Contains(out, "kernel") {
 				t.Errorf("the other pod: %s", out)
 			}
@@ -161,7 +161,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// webName is what onePod's level has an answer to.
+// webName is the name to which onePod's level has an answer.
 const webName = "web.shop.svc.cluster.example."
 
 // onePod is a node with one pod, a user and a level that is attached nowhere yet.
@@ -214,7 +214,7 @@ func TestClsact(t *testing.T) {
 		if out := ask(); !strings.Contains(out, "kernel") {
 			t.Error(out)
 		}
-		// Another one behind it sees what goes on.
+		// Another filter after ours gets the packets that go on.
 		h := node.Host.Netlink()
 		other := filter(index, l.objects.NeardnsHits.FD(), in)
 		other.Name, other.Priority, other.Handle = "other", 2, 1
@@ -230,7 +230,7 @@ func TestClsact(t *testing.T) {
 		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 {
 			t.Errorf("the other filter went, too: %v %v", filters, err)
 		}
-		// An agent that does not see the BPF file system any more takes the program away all the same.
+		// SweepLinks detaches the program without the pins in the BPF file system.
 		if err := l.clsact(index); err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +242,7 @@ func TestClsact(t *testing.T) {
 				t.Errorf("after SweepLinks: %v %v", filters, err)
 			}
 		}
-		// Before us it would end our turn, or we its.
+		// A filter before ours might end the processing, or ours might end it for that filter, so ours is not attached.
 		first := filter(index, l.objects.NeardnsHits.FD(), in)
 		first.Name, first.Handle = "first", 1
 		if err := h.FilterAdd(first); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// noAnswer is in what dig writes without one.
+// noAnswer is in dig's output if there is no answer.
 const noAnswer = "timed out"
 
 // sampled is a pod with the programs at its link.
@@ -50,7 +50,7 @@ func (s sampled) wantSample(when string) (begun time.Duration) {
 	}
 }
 
-// age makes the last answer and sample older, and has the agent run or not.
+// age makes the last answer and sample older, and the agent's heartbeat fresh if running is true.
 func (s sampled) age(by time.Duration, running bool) {
 	s.Helper()
 	at := s.link()
@@ -85,8 +85,8 @@ func (s sampled) unanswered(want bool) {
 	}
 }
 
-// TestSamples: at a real link, a pod's first query goes on; once its answer passed, hits are answered. A sample of a pod that is answered
-// costs it nothing, and comes to the server. When the server is cut off, hits end; while the agent does not run, they go on.
+// TestSamples: at a real link, a pod's first query goes on; once its answer has passed, hits are served. Later samples reach the server,
+// and the pod's query is still a hit. If the server is cut off, hits end; while the agent does not run, they continue for longer.
 func TestSamples(t *testing.T) {
 	for name, attach := range map[string]func(*Level, int) error{"tcx": (*Level).tcx, "clsact": (*Level).clsact} {
 		t.Run(name, func(t *testing.T) {

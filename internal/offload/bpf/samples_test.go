@@ -343,9 +343,9 @@ type sampleWorld struct {
 	busy              time.Duration // since when there is a query each second
 }
 
-// TestSampleModel walks at random, and holds what is promised: no hit before the pod's path was seen to work, none later than ten seconds
-// after it was cut under a running agent, none later than 30 seconds after the last answer; a pod that is busy and answered has hits, and
-// keeps them without a lost query for 20 seconds after its agent hangs.
+// TestSampleModel walks at random and checks the guarantees: no hit before the pod's path was seen to work, none later than ten seconds
+// after it was cut while the agent runs, none later than 30 seconds after the last answer. A pod that sends queries and gets answers has
+// hits, and keeps them without a lost query for 20 seconds after its agent hangs.
 func TestSampleModel(t *testing.T) {
 	by := rand.New(rand.NewPCG(*sampleSeed, 1))
 	w := sampleWorld{m: sampling{now: time.Hour}, path: true, running: true, served: time.Hour, busy: time.Hour}

@@ -106,7 +106,7 @@ func TestSecondSight(t *testing.T) {
 	})
 }
 
-// noon is some moment; what passes since is up to the test.
+// noon is an arbitrary time, from which the tests count.
 var noon = time.Unix(1_000_000, 0)
 
 // TestFailure: a fetch whose first query to the cache fails sends no further ones.
