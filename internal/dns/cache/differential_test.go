@@ -272,7 +272,7 @@ func (c *contest) say(i int, qtype uint16) {
 	}
 }
 
-// parse is the step that text stands for. The world speaks in scenarios, so that each trial is one.
+// parse returns the step for a text. The world is written as a scenario, so that each trial can be stored as one.
 func (c *contest) parse(text string) step {
 	c.t.Helper()
 	sc, err := parseScenario("trial", "name n\nsee s\n"+c.block+"\n"+text+"\nasked 0\n")

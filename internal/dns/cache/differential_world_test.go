@@ -201,7 +201,7 @@ func shapes() []shape {
 	}
 }
 
-// upstreamLines makes the upstream say something new about a query.
+// upstreamLines returns lines that make the upstream answer a query in a new way.
 func (w *world) upstreamLines(name string, t uint16) []string {
 	c := w.choices
 	slow := pick(c, "", "", "", "", " slow 400ms", " slow 3s")

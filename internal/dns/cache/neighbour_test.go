@@ -108,7 +108,7 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 			ask(first(name)) // an early fetch
 			synctest.Wait()
 			<-time.After(time.Minute)
-			ask(first(name)) // what is stale is queried again
+			ask(first(name)) // a refresh of the stale entry
 			<-time.After(time.Minute)
 		}
 		play("n1.example.", plain)
@@ -150,7 +150,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 				}
 				f.want(m.Question[0].Name, "NOERROR 192.0.2.1 60")
 			}
-			// A client that means the query itself sends it twice; a failure then is final.
+			// If the upstream also refuses the query without EDNS, that answer is final.
 			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
 			}

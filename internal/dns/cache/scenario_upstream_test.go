@@ -137,7 +137,7 @@ func (u *scripted) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 	return dns.RcodeSuccess, nil
 }
 
-// message is the rule's reply to a query, after a way over the wire.
+// message returns the rule's reply to a query, packed and unpacked as on the wire.
 func (r *rule) message(to *dns.Msg) (*dns.Msg, error) {
 	m := new(dns.Msg)
 	m.SetReply(to)

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// writer is a client of its own address that keeps the answer.
+// writer is the ResponseWriter of a client with its own address. It keeps the answer.
 type writer struct {
 	test.ResponseWriter
 	addr net.Addr

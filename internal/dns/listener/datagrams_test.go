@@ -243,7 +243,7 @@ func TestNoAllocationPerHit(t *testing.T) {
 	}
 }
 
-// halves are a server's point over UDP and the one over TCP.
+// halves returns a server's points for UDP and TCP.
 func halves(t *testing.T, s *Server) (udp, tcp *point) {
 	t.Helper()
 	for _, p := range s.points {

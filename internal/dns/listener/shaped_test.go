@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// steering and steering6 are where the node of these tests serves.
+// steering and steering6 are the addresses at which the node of these tests serves.
 var (
 	steering  = netip.MustParseAddr("169.254.20.11")
 	steering6 = netip.MustParseAddr("fd00:90de:d95::b")

@@ -57,7 +57,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestIsIn: a zone counts only where a label begins, also where a length looks like a letter.
+// TestIsIn: a name is in a zone only if the zone begins at a label, even if a label's length looks like a letter.
 func TestIsIn(t *testing.T) {
 	zone, err := Name("Example.ORG.")
 	if err != nil {

@@ -228,7 +228,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 	wantA(t, ask(t, "udp", addressOf(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
 }
 
-// TestReloadsLeaveNothing reloads many times, every second time in vain, and counts goroutines and open files.
+// TestReloadsLeaveNothing reloads many times, of which every second reload fails, and counts goroutines and open files.
 func TestReloadsLeaveNothing(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
