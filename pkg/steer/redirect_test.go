@@ -13,7 +13,7 @@ func TestRedirectJSON(t *testing.T) {
 	for text, want := range map[string]Redirect{
 		`"10.96.0.10"`:                {ClusterDNS: four},
 		`{"clusterDNS":"10.96.0.10"}`: {ClusterDNS: four},
-		`{"clusterDNS":"fd00:90de:d95::b","steering":"10.96.0.10"}`: {ClusterDNS: six, Steering: four}, // Complete judges
+		`{"clusterDNS":"fd00:90de:d95::b","steering":"10.96.0.10"}`: {ClusterDNS: six, Steering: four}, // Complete refuses it
 		`{"clusterDNS":"","later":{"a":1}}`:                         {},
 		`null`:                                                      {},
 	} {

@@ -174,7 +174,7 @@ func (p *Process) Kill() {
 }
 
 // KillAfter kills the program after d, if it has not ended by then. A test uses it to end a program at different moments, and does not
-// judge the time.
+// measure the time.
 func (p *Process) KillAfter(d time.Duration) {
 	select {
 	case <-p.exited:
