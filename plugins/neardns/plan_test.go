@@ -119,7 +119,7 @@ func TestPrevResultUnreadable(t *testing.T) {
 	}
 }
 
-// settled adds the pod's DNS settings to a call, as they are known if the pod's resolv.conf is not found.
+// settled adds the pod's DNS settings to a call, as they are known without the pod's resolv.conf.
 func settled(c *Conf, in call) call {
 	in.Settings = planSettings(c, in, c.Rules.For(keyDNS, in.Pod.Namespace, c.Annotations), settingsFacts{SandboxErr: errNotSearched})
 	return in
