@@ -32,7 +32,7 @@ func NewRegistry(version string) *Registry {
 	return r
 }
 
-// Metrics is the agent's registry with the agent's own counters. Its methods are safe for concurrent use.
+// Metrics is the agent's registry with the agent's own metrics. Its methods are safe for concurrent use.
 type Metrics struct {
 	*Registry
 	lease    *prometheus.GaugeVec
