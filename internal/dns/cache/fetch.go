@@ -17,8 +17,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// maxFollow is how long a query waits for the answer to an equal query in flight before it is forwarded itself. Forwarding ends sooner:
-// package forward takes at most 4.5 s, and the agent's Corefile limits CoreDNS's forward plugin to 4 s (directive cancel).
+// maxFollow is how long a query waits for the answer to an equal query in flight before it is forwarded itself. Forwarding usually ends
+// sooner: package forward takes at most 4.5 s, and in a snippet, or an Override with Binds, CoreDNS's forward plugin gets a limit of 4 s
+// (directive cancel).
 const maxFollow = 5 * time.Second
 
 // inFlight is the context key of a query whose answer others may wait for. A plugin may send a query to its own server, for example for a
