@@ -2,7 +2,7 @@
 // chooses a cluster for each client by region, health and weight, and answers with that cluster's addresses.
 //
 // It guarantees that the addresses in its answers are those of the zone (details: package authoritative). It writes nothing but its copies
-// of the zones, and uses neither an API server nor the agent.
+// of the zones to disk, and uses neither an API server nor the agent.
 //
 // If a primary does not answer, it serves its last copy of the zone. If a changed configuration is invalid, it keeps the previous one.
 package main

@@ -37,7 +37,7 @@ type configuration struct {
 	*edgeconfig.Config
 	locator *geo.Locator
 	roots   *x509.CertPool // nil: the system's
-	// geoFault is a configError if the configured geo database could not be read; otherwise nil. The locator then has no database.
+	// geoFault is a configError if the configured geo database could not be read, so that the locator has none; otherwise nil.
 	geoFault error
 }
 

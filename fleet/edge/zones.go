@@ -44,7 +44,7 @@ type zone struct {
 	done    chan struct{} // closed when the zone's goroutine has ended
 }
 
-// reload reads the configuration again, and applies it completely or, if it has an error, not at all.
+// reload reads the configuration again, and applies it completely. If it has an error, or needs a restart, reload changes nothing.
 func (r *edge) reload(ctx context.Context) {
 	next, err := readConfig(r.env, r.path)
 	if err = cmp.Or(err, next.geoFault); err == nil {

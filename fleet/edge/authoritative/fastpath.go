@@ -70,7 +70,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	if name == z.origin {
 		p.types = append(p.types, dns.TypeSOA, dns.TypeNS, dns.TypeDS) // DS: the zone above may have it
 	}
-	absent := dns.TypeNULL // an obsolete type; if the host has it after all, CoreDNS answers such queries
+	absent := dns.TypeNULL // an experimental type; if the host has it after all, CoreDNS answers such queries
 	if slices.Contains(p.types, absent) {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 	}
 	opt := answerOPT(q, subnet)
 	if msg.HeaderSize+len(q.Question)+most+opt.Len() > q.OPT.MaxAnswer(q.TCP) {
-		return b, queryinfo.Miss, false // the answer must be truncated
+		return b, queryinfo.Miss, false // the answer may have to be truncated
 	}
 	if !q.TCP {
 		switch o.limit.over(q.Client) {

@@ -145,7 +145,7 @@ func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bo
 	return true
 }
 
-// shapes change a query in the ways in which plain ones and their neighbours differ.
+// shapes changes flags, upper and lower case, and EDNS of a query at random, so that the fast path can answer some and not others.
 func shapes(rng *rand.Rand, m *dns.Msg) {
 	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = rng.IntN(2) == 0, rng.IntN(4) == 0, rng.IntN(4) == 0
 	if rng.IntN(3) == 0 {

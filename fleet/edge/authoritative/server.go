@@ -100,7 +100,7 @@ func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 // returns an error, and the previous ones stay served. Only one goroutine at a time may call it. Before its first success, queries for the
 // zone are refused, even if a zone above it is served.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
-	_ = s.change(func(by map[string]*Zone) { by[origin] = nil }) // no error: see set, which returns one for an invalid origin
+	_ = s.change(func(by map[string]*Zone) { by[origin] = nil }) // set returns the error of an invalid origin
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
 		z, err := compile(origin, records, watch, beats)
@@ -276,7 +276,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	if !ok || f.result == file.Delegation || f.result == file.ServerFailure {
 		return fill(m, f)
 	}
-	// The answer has the CNAMEs first, in order. Find the name to which the last one leads.
+	// The answer has the CNAMEs in order. Find the name to which the last one leads.
 	end, aliases := name, 0
 	for _, rr := range f.answer {
 		if alias, ok := rr.(*dns.CNAME); ok && aliases < len(f.answer) {
@@ -378,7 +378,7 @@ func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int,
 
 func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
 	if err := w.WriteMsg(m); err != nil {
-		// The client is gone or its buffer is full. The code for success keeps CoreDNS from writing a second answer.
+		// The code for success keeps CoreDNS from writing a second answer.
 		return dns.RcodeSuccess, plugin.Error(Name, err)
 	}
 	return dns.RcodeSuccess, nil

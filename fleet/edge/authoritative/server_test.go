@@ -157,7 +157,8 @@ neardns_edge_answers_total{reason="unhealthy"} 0
 	}
 }
 
-// TestCrowdedName: a name of 50,000 addresses, which Knot and PowerDNS let a writer have, is answered with some of them, and in no time.
+// TestCrowdedName: a name with 5,000 addresses, which Knot and PowerDNS allow, is answered with 1,000 of them over TCP, and truncated over
+// UDP.
 func TestCrowdedName(t *testing.T) {
 	app := "app." + origin
 	records := append(base(t), published(zone.Publication{Host: app, Strategy: zone.Simple, Addresses: addresses("192.0.2.1")})...)

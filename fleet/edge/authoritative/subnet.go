@@ -14,7 +14,7 @@ type client struct {
 	subnet  *dns.EDNS0_SUBNET // the query's option, if its sender is a listed resolver; nil: none, or none that counts
 }
 
-// clientOf returns the client of a query: the network in its EDNS client subnet option if there is one and the sender is one of the
+// clientOf returns the client of a query: the network in its EDNS client subnet option, if it names one and the sender is one of the
 // resolvers, else the sender itself. bad reports a malformed or second option; the answer to it is FORMERR (RFC 7871, section 7.2.1). The
 // options of all other senders are ignored, because with them any client could choose its location.
 func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client, bad bool) {

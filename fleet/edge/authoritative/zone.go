@@ -92,7 +92,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 			continue
 		}
 		if rr.Header().Rrtype == dns.TypeNSEC3 || rr.Header().Rrtype == dns.TypeNSEC3PARAM {
-			continue // CoreDNS does not use them in answers
+			continue // CoreDNS's Insert refuses them
 		}
 		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // a copy, because Insert changes the case of letters
 			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
@@ -265,7 +265,7 @@ func requestOf(z *Zone, m *dns.Msg) request.Request {
 // find is like lookup, but for a whole query: its DNSSEC OK bit decides whether the answer has DNSSEC records.
 func (z *Zone) find(r request.Request, name string) (f found) {
 	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
-	// For a CNAME that leads out of the zone, CoreDNS answers SERVFAIL. Answer with the CNAME instead; the client can follow it.
+	// For a CNAME to a name without records in the zone, CoreDNS answers SERVFAIL. Answer with the CNAME instead; the client can follow it.
 	if f.result == file.ServerFailure && len(f.answer) > 0 {
 		f.result, f.ns = file.Success, nil
 	}
@@ -330,7 +330,7 @@ func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance
 }
 
 // answerMost is the maximum number of addresses in an answer. Knot and PowerDNS allow tens of thousands at one name, which would make
-// each query slow. BIND allows 100 of a type at a name by default, and an answer over UDP holds at most 80.
+// each query slow. BIND allows 100 of a type at a name by default, and an answer over UDP holds fewer than 80.
 const answerMost = 1_000
 
 // addresses appends addresses of one family of the cluster with index i, beginning at one that draw selects, and no more than answerMost.

@@ -1,7 +1,7 @@
 // Package edgeconfig reads an EdgeConfig, the configuration file of an edge: the zones that it serves, and how.
 //
-// It guarantees that the configuration is complete and all values are in range. Otherwise it returns an error. If the file is valid YAML,
-// the error lists all faults, each with file, line, field and remedy.
+// It guarantees that the configuration is complete and all values are in range. Otherwise it returns an error. If the file is one YAML
+// document, the error lists all faults, each with its file, line and field.
 package edgeconfig
 
 import (
@@ -122,7 +122,7 @@ func (z *Zone) Same(other *Zone) bool {
 	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }
 
-// Load reads an EdgeConfig. If the file is valid YAML, an error lists all faults in it, each with file, line, field and remedy.
+// Load reads an EdgeConfig. If the file is one YAML document, an error lists all faults in it, each with its file, line and field.
 func Load(path string, env Env) (*Config, error) {
 	data, err := env.ReadFile(path)
 	if err != nil {

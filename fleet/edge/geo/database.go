@@ -32,8 +32,8 @@ type record struct {
 	} `maxminddb:"subdivisions"`
 }
 
-// ReadDatabase makes a Database from the bytes of a file, which it keeps. The file is not memory-mapped, because overwriting a mapped
-// file would crash the process.
+// ReadDatabase makes a Database from the bytes of a file, which it keeps. The file is not memory-mapped, because a program that truncates
+// a mapped file makes the process crash.
 func ReadDatabase(data []byte) (*Database, error) {
 	r, err := maxminddb.OpenBytes(data)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 // Place is a location as a list of region codes in lower case, the smallest region first (us-ca, us, geo-na). It is never modified.
 type Place []string
 
-// ParseCode parses a region code in the form that Kuadrant and Route 53 use: a continent GEO-EU, a country IE (ISO 3166-1), or a part
-// of a country US-CA (ISO 3166-2). It returns the code in lower case, as zones have it.
+// ParseCode parses a region code: a continent GEO-EU, as Kuadrant writes it, a country IE (ISO 3166-1), or a part of a country US-CA
+// (ISO 3166-2). It returns the code in lower case, as zones have it.
 func ParseCode(text string) (string, error) {
 	code := text
-	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) { // İ in lower case begins with an ASCII i
+	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) { // strings.ToLower makes an ASCII i of İ
 		code = strings.ToLower(text)
 	}
 	first, rest, parted := strings.Cut(code, "-")

@@ -213,8 +213,8 @@ func TestSet(t *testing.T) {
 	})
 }
 
-// TestRefusedIsSaid: checks that are refused, and those above the limit, are logged when their number changes, and not at each Set of their
-// zone.
+// TestRefusedIsSaid: checks that are refused, and those above the limit, are logged if there are some and their number has changed, and not
+// at each Set of their zone.
 func TestRefusedIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())

@@ -49,7 +49,7 @@ func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) erro
 	if err != nil {
 		return err
 	}
-	_ = answer.Body.Close() // the body was not read, so this closes the connection too
+	_ = answer.Body.Close() // also closes the connection, which is not kept alive
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return fmt.Errorf("answered %d", answer.StatusCode)
 	}

@@ -72,7 +72,7 @@ func TestStarved(t *testing.T) {
 			alive.Store(false)
 			until("sick", false, 35*time.Second)
 			alive.Store(true)
-			until("well", true, 14*time.Second) // a probe that is out ends after its 3 s, and the next one is due 10 s later
+			until("well", true, 14*time.Second) // the next probe starts within 10 s after the last one started
 		}
 		cancel()
 		c.Wait()

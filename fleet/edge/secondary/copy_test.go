@@ -300,7 +300,7 @@ func TestTooLargeElsewhere(t *testing.T) {
 	})
 }
 
-// TestGrows: nor does one that grew by small steps, or by a few large records.
+// TestGrows: a zone that incremental changes make too large, by the number or the size of its records, is served as before.
 func TestGrows(t *testing.T) {
 	for name, added := range map[string][]dns.RR{
 		"many":  version(2, "b", "c", "d")[2:],

@@ -105,7 +105,7 @@ func testFile(t *testing.T) {
 	s.check(t, "without a disk", p.now)
 }
 
-// FuzzParse: a file is refused or gives records that are printed and read the same.
+// FuzzParse: a file is refused, or its records are counted right.
 func FuzzParse(f *testing.F) {
 	var b strings.Builder
 	if err := print(&b, version(1, "a")); err != nil {
