@@ -116,8 +116,8 @@ func TestYieldWithoutUpstreams(t *testing.T) {
 	})
 }
 
-// TestYieldFails: a successor that is silent (stopped), refuses, or does not take over in the end. Each time the node reads
-// again within a lease's lifetime, and its leases stand.
+// TestYieldFails: the successor is silent (stopped), refuses, or does not take over in the end, or a third agent answers. Each time the
+// node reads again within a lease's lifetime, and keeps its leases.
 func TestYieldFails(t *testing.T) {
 	for name, successor := range map[string]func() prober.Result{
 		"silent":   func() prober.Result { return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")} },
@@ -161,8 +161,8 @@ func TestYieldFails(t *testing.T) {
 	}
 }
 
-// TestYieldOfFewerAddresses: what the successor does not serve is kube-dns's from before the handover on, and ours again
-// when that fails.
+// TestYieldOfFewerAddresses: leases of addresses that the successor does not serve are withdrawn before this agent stops reading, and
+// granted again after the handover has failed.
 func TestYieldOfFewerAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -185,7 +185,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 	})
 }
 
-// TestBesideCounts: while a successor reads the same sockets its answers prove us, and afterwards they do not.
+// TestBesideCounts: while a successor reads the same sockets, its answers count as this agent's, and afterwards they do not.
 func TestBesideCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -261,8 +261,8 @@ func TestStopWithinAHandover(t *testing.T) {
 	}
 }
 
-// TestInherit: a node that was taken over starts no server, reports its predecessor, and counts no repair for differences to the
-// predecessor's configuration. Addresses that the predecessor did not have are served once the link has them.
+// TestInherit: an agent that takes over a node with its sockets starts no server, reports its predecessor, and counts no repair for
+// differences to the predecessor's configuration. Addresses that the predecessor did not have are served once the link has them.
 func TestInherit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {

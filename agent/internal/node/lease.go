@@ -282,7 +282,7 @@ func (l *targetLease) isNews(reason string) bool {
 	return true
 }
 
-// samePlan reports whether two plans want the same state of the node. It ignores Unserved, which only explains why nothing is served.
+// samePlan reports whether two plans are equal except for Unserved, which reload takes over without a change of the node.
 func samePlan(a, b plan.Plan) bool {
 	a.Unserved, b.Unserved = nil, nil
 	return reflect.DeepEqual(a, b)

@@ -8,8 +8,8 @@
 // because pods keep sending to the agent's addresses. The package reads no configuration: New and Set take the plan.
 //
 // Failure policy: the loop retries a failed step until it succeeds, with a bounded backoff, and logs the error of a part when its text
-// changes. Without a running server no probe is answered, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the
-// start ends Run early.
+// changes; it drops a new plan that the server refuses. Without a running server no probe is answered, so kube-dns answers pods meanwhile.
+// Only a watch that cannot be opened at the start ends Run early.
 package node
 
 import (
@@ -35,7 +35,7 @@ import (
 
 // Times of the loop.
 const (
-	slowCheck  = 30 * time.Second       // between two full checks, which the loop runs even without an event
+	slowCheck  = 30 * time.Second       // between two full checks, which the loop runs even without an event, unless Terms.Check is set
 	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // from a failed round to the next; doubles with each further failure
 	retryLast  = 10 * time.Second       // the longest time from a failed round to the next
@@ -205,14 +205,14 @@ type state struct {
 type queries struct {
 	paths        map[netip.Addr]lease.Path // cluster DNS address to the state that allows or forbids its leases
 	lastQuery    time.Time                 // when the goroutine of these queries last made progress, for Alive
-	everAnswered bool                      // a query was answered since the start
-	queryFault   string                    // why no query of the last round was answered; "" if one was, or before the first round
+	everAnswered bool                      // a round or check since the start found that an upstream answers
+	queryFault   string                    // why no upstream answered in the last round; "" if one did, or before the first round
 }
 
 // troubles are the present and past faults.
 type troubles struct {
 	faults  map[string]string // the present faults: part of the agent's work to error text
-	fault   *Fault            // the last fault, also if it is over; nil if there was none
+	fault   *Fault            // the last fault or lost lease, also if it is over, without failed fallback checks; nil if there was none
 	repair  string            // time, part and description of the last repair
 	repairs map[string]int    // part (link, rules, firewall, prober) to number of repairs since the start
 }

@@ -71,7 +71,8 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 	}
 }
 
-// TestOutageOfKubeDNS takes kube-dns from everybody for 10 s: no lease changes. After that pods' way is tried by turns.
+// TestOutageOfKubeDNS takes kube-dns from the agent and from pods. For 10 s no lease changes; after that, Trials withdraw the leases from
+// time to time.
 func TestOutageOfKubeDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -47,8 +47,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	})
 }
 
-// A configuration that differs in nothing of the plan, such as the cache's memory, is a reload as any other; one that does not differ is
-// none.
+// A change of the configuration that the plan does not have, such as the cache's memory, counts as a reload; an unchanged one does not.
 func TestReloadBesideThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -28,7 +28,7 @@ const self = "this-agent"
 type journal struct {
 	mu    sync.Mutex
 	log   []string
-	fails map[string]error // by call
+	fails map[string]error // by the call's first word
 }
 
 // world stands in for every part of a node: it records the loop's calls in order, and returns what the test sets.

@@ -112,7 +112,7 @@ func restAfter(losses int) time.Duration {
 	if losses < 2 {
 		return 0
 	}
-	return min(restFirst<<min(losses-2, 8), restMax) // 8 is beyond restMax
+	return min(restFirst<<min(losses-2, 8), restMax) // a shift by 8 already exceeds restMax; the limit avoids an overflow
 }
 
 func (t *Target) failures() int {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestProbes gives sequences of probes, 150 ms apart, to a trusted lease that is held and looks at the last verdict.
+// TestProbes gives sequences of probes, 150 ms apart, to a target that has its lease, and checks the last verdict.
 func TestProbes(t *testing.T) {
 	const ok, slow, refused, silent = Answered, Slow, Failed, Silent
 	for _, tc := range []struct {

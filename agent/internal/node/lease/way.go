@@ -35,7 +35,7 @@ type State int
 const (
 	Starting State = iota // no round has had a clear result yet
 	Serving               // the agent can query kube-dns
-	Fallback              // kube-dns answered pods but not the agent, which must wait and then be answered several times in a row
+	Fallback              // kube-dns answered pods but not the agent, which must wait and be answered several times in a row
 	BothDown              // kube-dns answers neither the agent nor pods, so the cache is all that pods have
 	Trial                 // as BothDown, but without leases for a while, to see whether kube-dns answers pods
 )

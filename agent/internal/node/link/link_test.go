@@ -278,8 +278,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// design-critique A.6: on a node whose pod routes lead to veths without addresses (Calico, the AWS VPC CNI), none of our
-// addresses may become the source of the node's packets to pods, whichever link came first.
+// On a node whose pod routes lead to veths without addresses (Calico, the AWS VPC CNI), none of our addresses may become the source of the
+// node's packets to pods, whichever link came first.
 func TestNeverASource(t *testing.T) {
 	for _, order := range []string{"ours first", "ours last"} {
 		t.Run(order, func(t *testing.T) {

@@ -28,8 +28,7 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 	return p, up, cmp.Or(err, planErr) // the plan's error shows once the upstreams are right
 }
 
-// Of makes the plan from a NodeConfig and the upstreams up, already read from the files that it names. instance identifies this agent in
-// answers to probes.
+// Of makes the plan from a NodeConfig and its upstreams up, and reads no file. instance identifies this agent in answers to probes.
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
 		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects,

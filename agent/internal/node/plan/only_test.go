@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// describes lists who may make a steer.Host in a product, and how many: this package; the plugin, which has no NodeConfig and
-// describes the switch by its own entry; and the file by which the watch restores that, where it is read back.
+// describes lists where the products may make a steer.Host, and how many: this package; the plugin, which has no NodeConfig and
+// describes the switch by its own entry; and the record by which the installer's watch restores the switch.
 var describes = map[string]int{"agent/internal/node/plan": 1, "plugins/neardns/plan.go": 1, "pkg/nodestate/hostrules.go": 1}
 
 // TestOneDescription reads the products' sources: the host's rules are described in the plan alone. Two descriptions agree until one
@@ -26,7 +26,7 @@ func TestOneDescription(t *testing.T) {
 			switch {
 			case err != nil:
 				return err
-			case d.IsDir() && (name == "pkg/steer" || name == "pkg/testutil"): // the words themselves; a test's own nodes
+			case d.IsDir() && (name == "pkg/steer" || name == "pkg/testutil"): // the type's own package; nodes of tests
 				return fs.SkipDir
 			case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
 				return nil

@@ -51,7 +51,7 @@ func hasLink(ns *testutil.NetNS) bool {
 	return strings.Contains(ns.Run("ip", "-o", "link"), steer.ProberInterface)
 }
 
-// One prober a netns: a second is refused and names the first; a killed one leaves nothing and its place is free at once.
+// One prober a netns: the error of a second one names the first; a killed one leaves nothing, and its lock is free at once.
 func TestKilledProberLeavesNothing(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual})
 	process := startChild(t, n.Host)

@@ -178,7 +178,7 @@ func wantFailure(t testing.TB, r Result, want Failure, says string) {
 
 var protocols = []steer.Protocol{steer.UDP, steer.TCP}
 
-// No lease stands here, so pods would all be given to kube-dns; the prober alone is delivered, and so earns the first.
+// There is no lease, so pods' queries would go to kube-dns. Only the prober's reach the agent, so that a first lease can be granted.
 func TestProbe(t *testing.T) {
 	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
 		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {

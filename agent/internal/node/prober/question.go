@@ -52,8 +52,8 @@ type question struct {
 }
 
 // newQuestion makes the query of a probe or a pod trial, for a random name that was never queried before. So no cache on the path can
-// answer, and a late answer to an earlier query never counts for this one. Recursion is not desired, so that kube-dns does not forward the
-// query if it falls back.
+// answer, and a late answer to an earlier query never counts for this one. Recursion is not desired, so that a resolver to which kube-dns
+// forwards a query that fell back does not resolve it.
 func newQuestion() question {
 	nonce := rand.Uint64() //nolint:gosec // unique is enough, because only the switch can deliver an answer to this netns
 	q, err := newQuery(fmt.Sprintf("%016x.%s", nonce, Zone), dns.TypeTXT, false)
