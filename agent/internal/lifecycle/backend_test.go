@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// TestFilesAreStaleAfterABusyStart: while a start waits for iptables' lock, files may change, of which the agent has already made its plan.
+// TestFilesAreStaleAfterABusyStart: while a start waits for iptables' lock, files may change from which the agent has made its plan.
 func TestFilesAreStaleAfterABusyStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("refused")

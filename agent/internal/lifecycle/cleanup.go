@@ -76,7 +76,7 @@ func (c *cleanup) steps() []step {
 		// Removed before the rules, because the installer's watch restores missing rules that this file describes.
 		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.plan.Folders.State).Remove() }},
 		{"the host's rules", c.hostRules},
-		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed agent in node-cache mode
+		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed prober without a netns
 		{"the link", c.link},
 		{"files", c.files},
 		// Last, because pods' DNS does not depend on it: if the hosts file cannot be written, or the role `hosts` runs, all else is

@@ -12,7 +12,7 @@ import (
 )
 
 // partChecked implements role.checked. It counts faults in node-cache's metrics, starts the waiting endpoints after the first check of the
-// link, and writes the -pidfile file at each check at which the server runs.
+// link, and writes the -pidfile file each time the server has started.
 func (c *nodeCache) partChecked(part string, err error) {
 	switch part {
 	case "link":

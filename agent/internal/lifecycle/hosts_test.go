@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestHostsListen: without listen keys, the role's ports differ from those of the node's agent, whose health checks would otherwise reach
-// it.
+// TestHostsListen: without listen keys, the role's ports differ from those of the node's agent. Otherwise the agent's health checks would
+// reach the role.
 func TestHostsListen(t *testing.T) {
 	for _, c := range []struct{ listen, want string }{
 		{"", "192.0.2.7:9263 127.0.0.1:9264"},

@@ -54,7 +54,7 @@ func reader(name string) role {
 			p, up := plan.Plan{ClusterDomain: domain}, upstream.Upstreams{}
 			if file != "" {
 				up.Files = []string{file}
-				text, _ := os.ReadFile(file) // none where it is not there
+				text, _ := os.ReadFile(file) // nil if the file is missing
 				p.External = string(text)
 			}
 			return p, up, nil
@@ -185,7 +185,7 @@ func TestFilesOfARefusedPlan(t *testing.T) {
 	}
 }
 
-// The pods' registry asks for the configuration in effect while a reload replaces it.
+// The pods' registry reads the configuration in effect while a reload replaces it.
 func TestExcludesDuringAReload(t *testing.T) {
 	log, conf, next := slog.New(slog.DiscardHandler), config.Default(), config.Default()
 	conf.AdoptPods, next.AdoptPods, next.Steer.Mode = false, false, config.SteerNone

@@ -19,7 +19,7 @@ type hostRules struct {
 	rules.Rules
 	kind     rules.Kind
 	stateDir string
-	secret   steer.Secret        // is in this agent's lease datagrams; the rules accept no others
+	secret   steer.Secret        // is in this agent's lease datagrams; with nftables, the rules accept no others
 	written  nodestate.HostRules // last content that this agent wrote to that file; zero before the first write
 }
 

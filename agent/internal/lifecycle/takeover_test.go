@@ -66,7 +66,7 @@ func (yieldingAgent) Yield(context.Context, handover.Claim, []netip.Addr) (func(
 	return func(bool) {}, nil
 }
 
-// During a handover files may change, of which the successor has already made its plan.
+// During a handover files may change from which the successor has already made its plan.
 func TestFilesAreStaleAfterAHandover(t *testing.T) {
 	dir, log, conf := t.TempDir(), slog.New(slog.DiscardHandler), config.Default()
 	lock, err := lockNode(dir, "old")

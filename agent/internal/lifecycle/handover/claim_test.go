@@ -23,7 +23,7 @@ func TestBirth(t *testing.T) {
 	if own, err := Birth(""); err != nil || own <= other {
 		t.Errorf("no folder: %d after %d, %v", own, other, err)
 	}
-	// From another boot, from the future, or not ours at all.
+	// From another boot, or malformed.
 	for _, text := range []string{"1f0e-other-boot 5\n", "nonsense", "", "x 1 2"} {
 		if err := os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -73,9 +73,9 @@ type ActiveAgent interface {
 	// AcceptSuccessor begins a handover: until end is called, the prober accepts the successor's answers as the active agent's own. It
 	// fails if the active agent is ending, so that no handover begins then.
 	AcceptSuccessor(successor Claim) (end func(), err error)
-	// Yield stops reading queries, and returns once probes show that the successor answers at addresses. If they do not, it returns an
-	// error, and the active agent reads again. After a nil error, decide is always called: decide(true) means that the successor has
-	// taken over.
+	// If pods are steered, Yield stops reading queries, and returns once probes show that the successor answers at addresses. If they do
+	// not, it returns an error, and the active agent reads again. After a nil error, decide is always called: decide(true) means that the
+	// successor has taken over.
 	Yield(ctx context.Context, successor Claim, addresses []netip.Addr) (decide func(taken bool), err error)
 	// StepDown stops the active agent as SIGTERM does. It is called if a successor may take over but has another protocol version.
 	StepDown(successor Claim)
