@@ -52,7 +52,7 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 		states, ready := make([]podstate.State, 0, len(f.Decisions)), false
 		for _, d := range f.Decisions {
 			state := StateOf(d)
-			if _, differs := p.selection(f, d); differs { // steer.mode decides otherwise than the file, which Reconcile has yet to change
+			if _, differs := p.selection(f, d); differs { // Excludes decides otherwise than the file, which Reconcile has yet to change
 				state = podstate.Unselected
 			}
 			states = append(states, state)

@@ -53,7 +53,7 @@ func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now 
 	return s, do
 }
 
-// selection returns the event to report if steer.mode now selects the pod and the path's state is Unselected, or the other way round.
+// selection returns the event to report if Excludes now selects the pod and the path's state is Unselected, or the other way round.
 // differs is false if there is nothing to report.
 func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs bool) {
 	state := StateOf(d)

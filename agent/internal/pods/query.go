@@ -29,7 +29,7 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 	conns := p.conns(clusterDNS)
 	answers := make(chan error, len(conns))
 	for _, c := range conns {
-		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with an answer, or with ctx
+		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with ctx at the latest
 	}
 	for range conns {
 		one := <-answers

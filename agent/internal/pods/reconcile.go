@@ -40,7 +40,7 @@ type Fallback struct {
 	Lost string
 }
 
-// Reconcile reports lost fallbacks and changes of steer.mode to podstate, and steers and bypasses pods as podstate decides. It steers only
+// Reconcile reports lost fallbacks and changes of Excludes to podstate, and steers and bypasses pods as podstate decides. It steers only
 // pods whose route leads through this host, and only to redirects that the switch has. With deep it also repairs the tables of steered
 // pods whose fallback is verified; a pod without its table reaches kube-dns directly. It returns how many pods' network interfaces are in
 // each state.

@@ -82,7 +82,7 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 				continue
 			}
 			if _, differs := p.selection(f, d); differs {
-				continue // Reconcile will report the change of steer.mode, and no trial may run until then
+				continue // Reconcile will report that Excludes decides otherwise now, and no trial may run until then
 			}
 			p.report(f, d, leaseEvent(lease, d.Redirect.Steering, state), now)
 			s, do := p.report(f, d, podstate.Heartbeat, now)

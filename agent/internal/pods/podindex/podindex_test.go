@@ -212,7 +212,7 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamespacesGiveTheirPlaceBack: who came first and went must not keep those who live now without series of their own.
+// TestNamespacesGiveTheirPlaceBack: namespaces whose pods are gone must not keep those with pods from series of their own.
 func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	dir := t.TempDir()
 	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))

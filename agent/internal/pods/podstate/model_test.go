@@ -21,7 +21,7 @@ type class struct {
 	table     bool // the pod's own table bypasses it and keeps evidence: nftables
 	host      bool // the switch's evidence bypasses its clients: pods that name a local address, interceptNode
 	offloaded bool // the kernel program answers its hits, of which the pod's table sees the answers
-	// notice is how long the pod may be without answers until kube-dns has it, from the loss of its path.
+	// notice is how long after the loss of its path the pod may be without answers.
 	notice time.Duration
 }
 
@@ -52,7 +52,7 @@ type world struct {
 	upstream upstream
 	fallback bool // is verified
 	excluded bool // steer.mode does not select the pod
-	// forwarded: the trial's query is one that the agent forwards (finding F1).
+	// forwarded: the trial's query is one that the agent forwards.
 	forwarded bool
 	missing   map[Event]bool // signals that are not reported
 
@@ -320,7 +320,7 @@ func seeds(t *testing.T) *rand.Rand {
 }
 
 // TestModel: whatever the path, the agent, the upstreams and the policies do, a pod has an answer within its class's time if kube-dns has
-// one, and a path that works is used again within 15 s.
+// one, and a path that works is used again within 15 s, or 65 s after it was bypassed for about Patient.
 func TestModel(t *testing.T) {
 	for _, c := range classes {
 		t.Run(c.name, func(t *testing.T) {
@@ -333,8 +333,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its ADD on loses no query. One whose policy comes soon after it
-// loses none that begin a second later, and a step of the model, while the policy stands. When the policy ends, the agent answers soon.
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its ADD on loses no query. If the policy comes soon after the
+// pod, queries are lost for at most a second and a step of the model. When the policy ends, the agent answers within 15 s.
 func TestNewPodUnderPolicy(t *testing.T) {
 	for _, c := range classes {
 		if c.host {
@@ -367,8 +367,8 @@ func TestNewPodUnderPolicy(t *testing.T) {
 	}
 }
 
-// TestModelFindsForwardedTrials: with trials that are forwarded to an upstream, healthy pods are bypassed while it is silent (finding F1).
-// So the model would see such a dependence.
+// TestModelFindsForwardedTrials: with trials that are forwarded to an upstream, healthy pods are bypassed while it is silent. So the model
+// would find such a dependence.
 func TestModelFindsForwardedTrials(t *testing.T) {
 	for _, c := range classes {
 		if c.host {

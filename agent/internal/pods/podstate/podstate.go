@@ -21,7 +21,7 @@ const (
 	Waiting                     // pending: kube-dns answers until the fallback is verified
 	Steered                     // the agent answers while it has its lease
 	Bypassed                    // kube-dns answers, because queries to the agent or its answers were lost
-	Unselected                  // kube-dns answers, and no trial runs, until steer.mode selects the pod
+	Unselected                  // kube-dns answers, and no trial runs, until the configuration selects the pod
 	states
 )
 
@@ -42,8 +42,8 @@ const (
 	FallbackLost                   // kube-dns no longer answers on the fallback path, for good
 	LeaseGranted                   // the agent has the leases that a trial of the path needs
 	LeaseWithdrawn                 // the agent lacks a lease that a trial of the path needs
-	Selected                       // steer.mode selects the pod
-	Deselected                     // steer.mode does not select the pod
+	Selected                       // the configuration (steer.mode, adoptPods) selects the pod
+	Deselected                     // the configuration does not select the pod
 	Heartbeat                      // reported at intervals while the agent runs, so that due trials start
 	events
 )
