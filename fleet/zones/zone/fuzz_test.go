@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// What is read as a claim is read the same when it is written again, and is what may be published.
+// What is read as a claim is read the same when it is written again.
 func FuzzClaim(f *testing.F) {
 	for _, c := range claims {
 		f.Add(strings.Join(c.text(), "\n"))
@@ -53,7 +53,7 @@ func FuzzValues(f *testing.F) {
 	})
 }
 
-// Each name has one meaning, and a name of the scheme is the one that is written for that meaning.
+// Each name has one meaning, and a name of the scheme is the one that is written for that meaning, or that an older version wrote.
 func FuzzName(f *testing.F) {
 	n := names{origin}
 	for _, c := range claims {

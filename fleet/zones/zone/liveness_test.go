@@ -98,7 +98,7 @@ func TestRemovable(t *testing.T) {
 	}
 }
 
-// Never more than a third, never while my own heartbeat does not get through, never by one who was away.
+// No cluster is removed while more than a third are silent, by a cluster whose own heartbeat does not get through, or by one that was away.
 func TestNotRemovable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n      int

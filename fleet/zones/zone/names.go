@@ -17,7 +17,7 @@ const (
 	shared      = "_shared"
 	wildcard    = "_any"  // stands for *
 	apex        = "_apex" // stands for the zone itself
-	levels      = "klb"   // in the names LABEL.klb.HOST of a host's regions and clusters, from Kuadrant's RFC 0008
+	levels      = "klb"   // in the names LABEL.klb.HOST of a host's regions and clusters, as in Kuadrant's records
 )
 
 // maxHost is the maximum length of a host, so that the names of its bookkeeping have at most 255 octets in wire form (RFC 1035). The

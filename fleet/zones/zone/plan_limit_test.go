@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A set that is full takes nothing new, what goes from it makes room, and a host of many clusters reports which set is full.
+// A set that is full takes nothing new, and a higher limit is used. If the set of owners is full, the host gets a conflict.
 func TestPlanLimit(t *testing.T) {
 	p := edit(www, func(p *Publication) { p.Addresses = many(5) })
 	w := self

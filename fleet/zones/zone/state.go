@@ -66,7 +66,7 @@ func (h *Host) Held() []netip.Addr {
 }
 
 // Has reports whether the zone has an address at the host's own name or at CLUSTER.klb.HOST. If the host's RRset was full, the address is
-// only at the latter.
+// not at its own name.
 func (h *Host) Has(cluster string, a netip.Addr) bool {
 	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
 	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)

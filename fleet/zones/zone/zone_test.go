@@ -285,7 +285,7 @@ func TestClusterID(t *testing.T) {
 	}
 }
 
-// What is foreign or broken below _neardns is counted and changes nothing else; a second claim hides the first.
+// What is foreign or broken below _neardns is counted and changes nothing else. If a name has two valid claims, neither counts.
 func TestIgnored(t *testing.T) {
 	good := compose(origin, claims["simple"])
 	for name, tt := range map[string]struct {

@@ -138,7 +138,7 @@ type host struct {
 	next    time.Time // send nothing for this host before this time
 	repairs int       // how often records were found missing or changed since Set, or since they stayed for longer than Validate
 	stable  time.Time // when the host was last found to be as wanted after a change or conflict
-	drops   int       // number of messages in a row that the server refused or applied in part
+	drops   int       // number of messages in a row that failed, or that the server applied only in part
 	taken   int       // number of accepted messages since the host was last found to be as wanted
 }
 

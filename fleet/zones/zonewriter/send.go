@@ -190,7 +190,7 @@ func result(err error) string {
 	return string(rfc2136.KindOf(err))
 }
 
-// refused records that the server refused a host's message, or gave no usable answer, and when to try again.
+// refused records that a host's message failed, and when to try again.
 func (p *Publisher) refused(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -228,7 +228,7 @@ func TestOverwritten(t *testing.T) {
 }
 
 // An address that another program added by hand, with another TTL, keeps no cluster from the host, and stays. What a cluster has in the
-// zone without knowing it, as after a restore, goes when it publishes the host again and leaves it.
+// zone from before its restart goes when it publishes the host again and leaves it.
 func TestByHand(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		www := "www." + origin
