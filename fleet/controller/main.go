@@ -5,7 +5,8 @@
 // It is not part of the agent, because the agent runs on every node and does not use the API server. Of two replicas, one is elected as
 // leader, and only that one acts.
 //
-// If it fails, nodes keep their caches, and published records stay in their zones.
+// If it fails, nodes keep their caches, and published records stay in their zones, unless another cluster removes them as those of a dead
+// cluster (removal: Remove).
 package main
 
 import (

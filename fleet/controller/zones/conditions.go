@@ -124,8 +124,8 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	return []metav1.Condition{accepted, programmed, healthy(checked, sick), conflict}
 }
 
-// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict, or "" if nothing was counted. It counts whole minutes,
-// not seconds, because each change of the text is a write of the status.
+// attempts returns a phrase like that of the example in Kuadrant's RFC 0008, or "" if nothing was counted. It counts whole minutes, not
+// seconds, because each change of the text is a write of the status.
 func attempts(p Progress, now time.Time) string {
 	if p.Attempt == 0 || p.Since.IsZero() {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// file writes a file for the operator's key, which reports where app.shared.example is, if anywhere.
+// file writes a file with a DNSZone, the operator's key and, if there are addresses, a DNSRecord for app.shared.example.
 func file(t *testing.T, s *zoneserver.Server, strategy string, addresses ...string) string {
 	t.Helper()
 	k := s.Operator()
