@@ -192,7 +192,7 @@ const (
 )
 
 // KernelHits selects the pods whose cache hits the kernel program answers. Except with KernelHitsOff, a pod's annotation
-// neardns.io/kernel-hits decides for it.
+// neardns.io/kernel-hits decides for it, unless podDNS ignores annotations.
 type KernelHits struct {
 	Mode       string   // one of the KernelHits constants
 	Namespaces []string // for KernelHitsNamespaces
@@ -206,7 +206,7 @@ const (
 	KernelHitsAuto       = "auto"       // like on, if the node allows it; if not, that is no fault (D-083)
 )
 
-// Steer selects the pods that are steered. Pods with the annotation neardns.io/steer: "false" never are.
+// Steer selects the pods that are steered. Pods with the annotation neardns.io/steer: "false" never are, unless podDNS ignores annotations.
 type Steer struct {
 	Mode       string   // one of the Steer constants
 	Namespaces []string // for SteerNamespaces

@@ -86,7 +86,7 @@ func readers(t *testing.T, path string) (stop func() seen) {
 	}
 }
 
-// pass takes up a random moment that nothing announces: it reads the file less than most times.
+// pass takes a random time: it reads the file fewer than most times.
 func pass(path string, most int) {
 	for range rand.N(most) {
 		_, _ = os.ReadFile(path)
@@ -126,7 +126,7 @@ func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 	}
 	s = stop()
 	t.Logf("%s: %d writes, %d kills, %d reads: %d torn, %d of them without a byte of another's line", how, writes, kills, s.reads, s.torn, s.foreign)
-	// Whatever the last one left, the next one makes whole, and it goes to the byte.
+	// The next write repairs what the killed writer left, and Remove restores the original text to the byte.
 	f := &file{root: root}
 	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil && how == "writer" {
 		t.Error(err)
@@ -156,7 +156,7 @@ func TestKilledWriter(t *testing.T) {
 		t.Errorf("%d of %d reads are torn", s.torn, s.reads)
 	}
 	if whole {
-		// As many writes as reads need: none is killed in these.
+		// More writers, until there are enough writes and reads.
 		for writes < 10_000 || s.reads < 1_000_000 {
 			more, again := killed(t, "writer", 20)
 			writes, s.reads, s.torn = writes+more, s.reads+again.reads, s.torn+again.torn
@@ -166,7 +166,7 @@ func TestKilledWriter(t *testing.T) {
 		}
 		t.Logf("together: %d writes, %d reads, %d torn", writes, s.reads, s.torn)
 	}
-	// That the trial can fail: the way that is not ours.
+	// The copier's writes are not atomic: this shows that the reader would notice torn text.
 	_, theirs := killed(t, "copier", max(10, kills/20))
 	if theirs.foreign == 0 {
 		t.Errorf("cp over the file: none of %d reads is torn, so the reader sees nothing", theirs.reads)
@@ -216,7 +216,7 @@ func TestForeignWriter(t *testing.T) {
 	}
 }
 
-// Two writers of ours write the same, and the file is written once for each change.
+// Two writers write the same lines, and each of the two changes costs at most two writes.
 func TestTwoWriters(t *testing.T) {
 	root, path := newRoot(t, base)
 	var wg sync.WaitGroup

@@ -95,7 +95,7 @@ func checkReplaceable(fd int) error {
 	var st unix.Statx_t
 	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_NLINK, &st); {
 	case err != nil:
-		return nil //nolint:nilerr // a kernel without statx(2): the exchange of a mount point fails with EBUSY
+		return nil //nolint:nilerr // without statx(2), as under some seccomp filters, the exchange of a mount point fails with EBUSY
 	case st.Attributes_mask&st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0: // Linux 5.8
 		return errMounted
 	case st.Nlink > 1:

@@ -22,7 +22,7 @@ import (
 
 const (
 	base = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\tnode-1\n"
-	// runner is the word by which the test's own program does one of helpers.
+	// runner as the first argument makes the test binary run one of helpers.
 	runner = "run-helper"
 )
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// helper makes the command of one.
+// helper returns the command that runs one of helpers.
 func helper(t *testing.T, words ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -223,7 +223,7 @@ func TestFileLeftAlone(t *testing.T) {
 			t.Errorf("%s: it was written", what)
 		}
 	}
-	// An uninstall reports it where it leaves lines of ours behind, and only there.
+	// Remove returns an error if it leaves lines of neardns in a file that is too large, and only then.
 	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
 		large := strings.Repeat("#", bytes) + "\n"
 		root, path := newRoot(t, large)

@@ -43,8 +43,7 @@ func (w *world) query() reply {
 	return reply{addrs: []netip.Addr{c.addr}, ttl: (c.until.Sub(w.now) + time.Second - 1).Truncate(time.Second)} // as CoreDNS rounds
 }
 
-// follow runs the node's part until the change of the truth, at the time given, is known, and then until the end. It returns how long that
-// took.
+// follow simulates the node until end, and returns how long after change the node knew the new address.
 func (w *world) follow(change, end time.Time) (took time.Duration) {
 	p, m, k := defaultPace(), memory{}, key{"shop/registry", dns.TypeA}
 	next := w.now.Add(w.upTo(p.every))

@@ -34,7 +34,8 @@ type resolvConf struct {
 	err     error
 }
 
-// queryServers sends a query to every upstream, and to every cluster DNS address as the host's own processes would, all concurrently.
+// queryServers sends a query to every upstream, and to each redirect's cluster DNS address as the host's own processes would, all
+// concurrently.
 func (in *Inspector) queryServers(ctx context.Context, want plan.Plan, up upstream.Upstreams) (upstreams, fallbacks []*queryResult) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()

@@ -66,7 +66,7 @@ func TestReadingText(t *testing.T) {
 	}
 }
 
-// TestFrame: a terminal is drawn over, line by line and no further than its size; elsewhere the text stands alone.
+// TestFrame: on a terminal, the text is drawn over the previous one, within the terminal's size; elsewhere it has no control codes.
 func TestFrame(t *testing.T) {
 	if got := Frame("a\nb\n", 0, 0); got != "a\nb\n\n" {
 		t.Errorf("plain: %q", got)
