@@ -73,7 +73,7 @@ func TestCorefile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer data.Close()
-	// Only what the agent itself renders: a sample should not depend on more.
+	// Only errors, cache and forward of CoreDNS: a sample should not depend on more.
 	blocks, err := caddyfile.Parse("Corefile", data, []string{"errors", "cache", "forward"})
 	if err != nil {
 		t.Fatal(err)
