@@ -336,8 +336,8 @@ func (a *adoption) foreign(del, add string) {
 	testutil.Eventually(a, func() error { return a.client.Update(a.Context(), nil, changes) })
 }
 
-// TestAdopt: 1,000 hosts of external-dns (100 on PowerDNS) are adopted and restored by a process that kill -9 ends many times: no address is
-// ever gone, a foreign write is reported and stays, and undo restores all else.
+// TestAdopt: 1,000 hosts of external-dns (100 on PowerDNS) are adopted and restored by a process that kill -9 ends many times: no address
+// is ever gone, a foreign write is reported and stays, and undo restores all else.
 func TestAdopt(t *testing.T) {
 	testutil.RequireRoot(t)
 	for kind, hosts := range map[zoneserver.Kind]int{zoneserver.BIND: 1000, zoneserver.Knot: 1000, zoneserver.PowerDNS: 100} {

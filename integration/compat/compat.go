@@ -1,11 +1,11 @@
-// Package compat keeps the tables of docs/reference/compatibility.md to what tests have shown. A test records the cell that it stands
-// for, with Record; the tool `make compat` takes the records of a run into the folder results and draws the tables from
-// there; a test of the documents compares the page with them. No cell is written by hand.
+// Package compat keeps the tables of docs/reference/compatibility.md and other pages to what tests have shown. A test records the cell that
+// it stands for, with Record; the tool `make compat` takes the records of a run into the folder results and draws the tables from there; a
+// test of the documents compares the pages with them. No cell is written by hand.
 //
 // What a table needs (its columns, the rows that it must have) stands in the folder tables. A cell whose test did not run since is
 // "not run"; one where the product does not work is recorded by a test that shows just that, with the reason.
 //
-// The package never writes but into the folder that the variable NEARDNS_COMPAT names; without it a record is only checked.
+// Record writes only to what the variable NEARDNS_COMPAT names, a folder or stderr; without it a record is only checked.
 package compat
 
 import (

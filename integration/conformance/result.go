@@ -76,8 +76,8 @@ func (r Result) With(kubernetes string, c Column) Result {
 	return out
 }
 
-// Faults names each test that failed, and each that passes on the bare node and does not with neardns. There is none where the same
-// tests pass in all columns.
+// Faults names each test that failed, each that passes on the bare node and does not with neardns, and each run with neardns that shows
+// nothing: without a bare run to compare with, an answered query or, where the agent is to be killed, a kill.
 func (r Result) Faults() []string {
 	var out []string
 	for _, c := range r.Columns {

@@ -220,7 +220,7 @@ func (p *Plane) write(name, text string) {
 	}
 }
 
-// Await tries until f returns nil.
+// Await tries until f returns nil, and ends the test after Patience.
 func Await(t testing.TB, what string, f func() error) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -6,8 +6,8 @@
 // after -rounds rounds or at an interrupt, and leaves nothing behind.
 //
 // Failure policy: what cannot be measured (a server that does not come back, a load that does not begin) ends the run with
-// the reason and the server's log, after the table of what was found so far. Limits are judged with -check alone: on a busy
-// machine a figure may be beyond one by chance. The few that are promised are always.
+// the reason and the server's log, after the table of what was found so far. Limits are judged with -check alone, because on a
+// busy machine a figure may be beyond one by chance; the few that are promised are judged always.
 package main
 
 import (

@@ -1,9 +1,8 @@
 // Package programs gives tests the programs that they run: the products as `make build` makes them, and the reference tools that
 // hack/tools pins; Add calls the plugin as a runtime does. It owns one folder for each test binary, which goes when the tests have ended.
 //
-// What make built just before the tests (NEARDNS_BUILT) and what it built of the tools (bin/tools) is taken as it is; a plain
-// `go test` finds neither and builds its own, once, when the first test needs one. In a guest of integration/vm, where Go is not,
-// all come with the tests (NEARDNS_PROGRAMS).
+// What make built just before the tests (NEARDNS_BUILT) and what it built of the tools (bin/tools) is taken as it is. The rest is built
+// once, when the first test needs a program. In a guest of integration/vm, where Go is not, all come with the tests (NEARDNS_PROGRAMS).
 package programs
 
 import (

@@ -1,8 +1,7 @@
 // Command sharedzones shows what happens to one zone that many clusters write at once: each cluster is a process of
 // `neardns-controller zones publish`, the servers are BIND, Knot and PowerDNS of Debian, and the network between them can be cut. It judges
 // the zone by a transfer of its own, and counts messages on the wire. Next to it runs the seed's loop, which reads, merges, writes and
-// looks again. It is what `make shared-zones` and
-// `make demo-zones` run.
+// looks again. It is what `make shared-zones` and `make demo-zones` run.
 //
 // Everything is on loopback, in processes and folders that it removes. It needs no root.
 //

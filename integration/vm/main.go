@@ -1,9 +1,9 @@
-// Command vm runs the built tests on another kernel: a Debian kernel in qemu, by software emulation, with this machine's
+// Command vm runs the built tests on another kernel: a Debian kernel in qemu, by default by software emulation, with this machine's
 // root folder as its own, read-only, or of another architecture with one made of Debian's packages. It is what `make test-vm` runs.
 //
 // It owns the machine: kernel and modules out of Debian's package (unpacked, never installed), an initramfs of this very
-// program, and the list of tests, which as many guests share as there are CPUs. It must never change this machine: the guest has an overlay
-// in memory over the root folder and no network, and what is built and fetched stays in bin/vm.
+// program, and the list of tests, which several guests share. It must never change this machine: the guest has an overlay in memory
+// over the root folder and no network, and what is built and fetched stays in bin/vm, or in the folder of -dir.
 //
 // It prints the tests' events, as `go test -json` does, for integration/tools/testrun to read. A guest that dies or is
 // late ends its test as a failure, with the end of its console, which is kept whole in bin/vm.

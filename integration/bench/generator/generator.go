@@ -5,9 +5,9 @@
 // loop: query i is due i/rate after the start, whatever the answers do, and its time counts from then. A server that stalls is
 // so charged for all queries of that while (no coordinated omission). Lag reports how late the generator itself was.
 //
-// It sends to private and link-local addresses only, and within the bounds of check.
+// It sends to private, link-local and loopback addresses only, and within the bounds of check.
 //
-// Failure policy: what comes back is counted, whatever it is; only a system call that fails ends the run with an error.
+// Failure policy: what comes back is counted, whatever it is; only a system call that fails, or a run of over two minutes, is an error.
 package generator
 
 import (

@@ -81,7 +81,7 @@ func middle(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// Middle is the median alone, of at least one value.
+// Middle is the middle value; of an even number of values, the greater of the two in the middle. There must be at least one.
 func Middle[T cmp.Ordered](values []T) T {
 	sorted := slices.Clone(values)
 	slices.Sort(sorted)

@@ -30,7 +30,7 @@ type Question struct {
 // digits is how many digits the number of a unique name has.
 const digits = 9
 
-// Length is how many bytes of Wire are header and query, without an OPT record.
+// Length is how many bytes of Wire are header and question, without an OPT record.
 func (q *Question) Length() int { return 10 + len(q.Name) + 2 + 4 }
 
 // Number writes the number of a unique name into a copy of Wire.
@@ -45,7 +45,7 @@ func (q *Question) Number(wire []byte, n int) {
 type Workload struct {
 	Name, Text string
 	Questions  []Question
-	Order      []int32 // what is queried, by index into Queries; then the same again
+	Order      []int32 // what is queried, by index into Questions; then the same again
 	Sockets    int     // of the client, where queries come at a fixed rate
 	Restart    bool    // the server is restarted while it is queried 1,000 a second
 }

@@ -53,7 +53,7 @@ type state struct {
 // ErrRunning is what Start reports where a cluster runs already.
 var ErrRunning = errors.New("a cluster is running already")
 
-// Start brings all nodes up and returns when they are Ready and kube-dns answers. One cluster may run on a machine at a time.
+// Start brings all nodes up and returns when they are Ready and kube-dns's pods are. One cluster may run on a machine at a time.
 func Start(ctx context.Context, o Options) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a node needs root")
@@ -323,7 +323,7 @@ func startTime(pid int) string {
 // Name is the node's, in the cluster.
 func (n *Node) Name() string { return n.host.name() }
 
-// All are the cluster's nodes, beginning with this one.
+// All are this node and its Others: of the first node, all of the cluster.
 func (n *Node) All() []*Node { return append([]*Node{n}, n.Others...) }
 
 // PID is the node's first process, as the machine numbers it.

@@ -70,8 +70,8 @@ func (n *Node) render(ctx context.Context, b Build, name string) (string, error)
 	return strings.ReplaceAll(manifest, tag, ":"+b.Tag+"\n"), nil
 }
 
-// UninstallProduct takes an overlay off, in the order that the products' README gives. binary reports whether the plugin's binary goes
-// too: containerd ends pods without it.
+// UninstallProduct takes an overlay off, in the order that the products' README gives. With binary, the plugin's binary goes too:
+// containerd ends pods without it.
 func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool) error {
 	return n.UninstallBuild(ctx, n.Own(), overlay, binary)
 }

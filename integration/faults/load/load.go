@@ -2,10 +2,10 @@
 // came, from whom, and how long after it was due.
 //
 // A query is due at begin + i/rate whatever became of those before it, and its time counts from then: a server that
-// stalls is not spared the queries of that while (no coordinated omission). Nothing is queried twice. A query is lost
-// when no answer came within its patience, one second, of being sent.
+// stalls is not spared the queries of that while (no coordinated omission). No query is repeated. A query is lost
+// when no answer came within its stream's patience, a second by default, of being sent.
 //
-// It must never query an address that is not private, nor without bounds in time, rate and number.
+// It must never query an address that is not private, link-local or loopback, nor without bounds in time, rate and number.
 //
 // Failure policy: what the network does to a query is an outcome, never an error; an error is a plan that cannot be
 // carried out.
@@ -30,7 +30,7 @@ const (
 	Flood   Way = "flood"   // UDP, counted and not looked into: what a hostile pod sends
 )
 
-// Stream is one client's queries: A records for <Label><number>.<Zone>.
+// Stream is one client's queries: A records (by Pair, AAAA too) for <Label><number>.<Zone>. A Flood's names have a random number too.
 type Stream struct {
 	Name    string // in results
 	Way     Way
