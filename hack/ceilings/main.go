@@ -1,4 +1,4 @@
-// Command ceilings holds what this repository wants less of to ceilings that only fall (ceilings.txt).
+// Command ceilings holds what this repository wants less of to ceilings (ceilings.txt), which it can lower but never raises.
 //
 //	ceilings [-lower] [-list RULE] [FILE...]
 //
@@ -73,7 +73,7 @@ func run(out io.Writer, files []string, lower bool, list string) error {
 
 var finding = regexp.MustCompile(`^([^:]+):\d+:\d+: ?([A-Z]\w+\.\w+):`)
 
-// read takes the findings of a file in, once each: Vale and go vet print the path from the top of the repository.
+// read takes the findings of a file in, once each, with paths from the top of the repository.
 func (c *counts) read(name string) error {
 	f, err := os.Open(name)
 	if err != nil {

@@ -83,7 +83,7 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d %s %s: %.70q -> %.70q  %s", m.File, m.Line, m.Func, m.Kind, m.Old, m.New, m.Tests)
 }
 
-// product returns the mutants of all files that are compiled on this machine and are no tests.
+// product returns the mutants of all files of areas that are compiled on this machine and are no tests.
 func product(t *testing.T) (all []mutant) {
 	t.Helper()
 	cmd := exec.Command("go", append([]string{"list", "-f", "{{range .GoFiles}}{{$.Dir}}/{{.}}\n{{end}}"}, strings.Fields(areas)...)...)

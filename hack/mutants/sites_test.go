@@ -140,14 +140,14 @@ func (v *visitor) visit(n ast.Node) bool {
 
 func arithmetic(op token.Token) bool { return op >= token.ADD && op <= token.REM }
 
-// negate skips comparisons: "operator" turns == into !=.
+// negate skips == and !=: "operator" exchanges them.
 func (v *visitor) negate(cond ast.Expr) {
 	if b, ok := cond.(*ast.BinaryExpr); !ok || b.Op != token.EQL && b.Op != token.NEQ {
 		v.add("negate", cond, "!("+v.text(cond)+")")
 	}
 }
 
-// remove takes statements out of a block: calls, assignments to what exists, defer, and jumps.
+// remove takes statements out of a block, for example calls, assignments to what exists, defer, and jumps.
 func (v *visitor) remove(list []ast.Stmt) {
 	for _, s := range list {
 		switch s := s.(type) {

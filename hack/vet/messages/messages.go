@@ -13,18 +13,18 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Analyzer reports words of the former dialect, texts that begin with a capital letter, and texts that end with a period.
+// Analyzer reports words of the former dialect, texts that begin with a capital letter, and texts that end with a period or a line break.
 var Analyzer = &analysis.Analyzer{Name: "messages", Doc: "report messages that do not follow the rules of style", Run: run}
 
 // texts names the parameter that is the text, by the function's package and, for fmt, the function.
 var texts = map[string]string{"log/slog": "msg", "errors": "text", "fmt.Errorf": "format", "flag": "usage"}
 
 var (
-	// The words of hack/vale/Plain, and for each thing its right word.
+	// The words of hack/vale/Plain.
 	dialect = regexp.MustCompile(`(?i)\b(told|tells|said|says|nobody|somebody|anybody|whoever|beside|anew|questions?|ask(s|ed|ing|ers?)?|` +
 		`lent|lends?|lending|loans?|borrower|overheard|given back|gives? back|taken? back|left alone|passed by|mend(s|ed|ing)?|tend(s|ed)?)\b`)
 	section = regexp.MustCompile(`(?i)question section`)
-	// A sentence's first word, and neither a name nor an abbreviation: those have another capital, a digit, or stand here.
+	// A sentence's first word. Names and abbreviations have another capital or a digit, or are in names.
 	sentence = regexp.MustCompile(`^[A-Z][a-z]*('t)?([ ,:;]|$)`)
 	names    = regexp.MustCompile(`^(Corefile|Service|Services|Node|Pod|Secret|Cilium|Calico|Kubernetes|Linux|Debian|Prometheus|Go)\b`)
 )

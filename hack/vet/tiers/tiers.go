@@ -100,7 +100,7 @@ func isTestCode(path string) bool {
 	return strings.HasPrefix(path, testutilPath) || strings.Contains(path, "/integration/")
 }
 
-// checkNames reports a timing test without the tag, and another test with it.
+// checkNames reports a file whose name does not fit its build tag, and tests whose names do not.
 func (p *pass) checkNames(file *ast.File, name string) {
 	tagged := slices.ContainsFunc(file.Comments, func(c *ast.CommentGroup) bool {
 		return c.Pos() < file.Package && slices.ContainsFunc(c.List, func(l *ast.Comment) bool { return l.Text == "//go:build timing" })

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/tools/go/analysis/analysistest"
 )
 
-// withoutFacts takes the reports of facts for granted: the diagnostics show what they are good for.
+// withoutFacts ignores the errors about unexpected facts: only diagnostics are tested.
 type withoutFacts struct{ *testing.T }
 
 func (t withoutFacts) Errorf(format string, args ...any) {
