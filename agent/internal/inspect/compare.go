@@ -84,7 +84,7 @@ func checkAnswers(f *facts, r *findings) string {
 }
 
 // compare sends the same queries to the agent and to kube-dns, at the steering address and the cluster DNS address of the first redirect.
-// The host's rules do not steer the queries to kube-dns.
+// The host's rules do not steer those that go to kube-dns.
 func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil

@@ -109,7 +109,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// Each flag that is registered stands in the table above, or ends the program; and in docs/move-from-nodelocal.md's.
+// Each flag that is registered is in the table above, or ends the program; and it is in docs/move-from-nodelocal.md's table.
 func TestEveryFlagIsTried(t *testing.T) {
 	text, err := os.ReadFile("flags_test.go")
 	if err != nil {

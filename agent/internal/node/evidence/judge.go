@@ -47,10 +47,10 @@ func (h bypass) nextTrial() time.Time {
 }
 
 // findDropped returns the clients whose queries were dropped, by one reading of the kernel's records that began at now. A client counts
-// if the switch delivered two of its queries at least gap apart and the host's filters let neither, nor any between them, pass. The lease
-// must have been held since before the first, and renewed after the second, which shows that the prober's path was open. For a client
-// that is bypassed, one query is enough: it was the client's trial. again is set if only the lease's next renewal is missing, so the
-// records must be read again.
+// if the switch delivered two of its queries, at least gap and at most maxAge apart, and the host's filters let neither, nor any between
+// them, pass. The lease must have been held since before the first, and renewed after the second, which shows that the prober's path was
+// open. For a client that is bypassed, one query is enough: it was the client's trial. again is set if only the lease's next renewal is
+// missing, so the records must be read again.
 //
 // gap must be at least the lease's lifetime: an event that closes the path for all pods ends the lease within that time.
 func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
