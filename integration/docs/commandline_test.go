@@ -36,8 +36,8 @@ func TestHelpAndExitCodes(t *testing.T) {
 	}{
 		{"neardns-agent --help", cli.Good, "Exit codes: 0 good"},
 		{"neardns-agent help", cli.Good, "Exit codes: 0 good"},
-		{"neardns-agent help status", cli.Good, "--watch"},
-		{"neardns-agent status --help", cli.Good, "--watch"},
+		{"neardns-agent help status", cli.Good, "--output"},
+		{"neardns-agent status --help", cli.Good, "--output"},
 		{"neardns-agent config --help", cli.Good, "print the configuration in effect"},
 		{"neardns-agent help config show", cli.Good, "--corefile"},
 		{"neardns-agent version -o json", cli.Good, `"program": "neardns-agent"`},
