@@ -51,9 +51,9 @@ func TestTimingBypassedPodsComeBack(t *testing.T) {
 	}
 }
 
-// TestTimingEgressPolicy counts the queries that a pod loses when a policy comes that lets it reach only kube-dns: two at each address and
-// protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them. It loses no more when the agent is
-// stopped for longer than the kernel waits between two of a client's own queries as trials. Others lose none.
+// TestTimingEgressPolicy counts the queries that a pod loses when a policy comes that lets it reach only kube-dns: at most two at each
+// address and protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them. It loses no more when
+// the agent is stopped for longer than the kernel waits between two of a client's own queries as trials. Others lose none.
 //
 // State: TestEgressPolicy (here). Bound: TestEvidenceOverAPause (agent/internal/node/evidence).
 func TestTimingEgressPolicy(t *testing.T) {

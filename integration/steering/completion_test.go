@@ -255,9 +255,9 @@ func countQuestions(t *testing.T, searches []string) {
 	}
 }
 
-// TestCompletionIsThePodsOwn: pods of two namespaces send the same queries behind one cache, under load, while one of them goes
-// and its address comes to another. None gets what is another's. A walk that takes too long, or a pod that is not known yet, is
-// left to the pod.
+// TestCompletionIsThePodsOwn: a pod with completion and one without send the same queries behind one cache, under load, while others come
+// and go, each with the address of the one before. None gets what is another's. A walk that takes too long, or a pod that is not known yet,
+// is left to the pod.
 func TestCompletionIsThePodsOwn(t *testing.T) {
 	n, plain, completed := corpusNode(t, []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 3)
 	const question = "www.example.com.default.svc.cluster.local."

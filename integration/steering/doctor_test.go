@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestDoctorOnAHealthyNode has the doctor look at a node where nothing is wrong, in every arrangement that it knows: it must
-// compare link, rules and leases with what the agent itself works by.
+// TestDoctorOnAHealthyNode has the doctor look at a node where nothing is wrong, with pods steered and with the cluster DNS address on the
+// link: it must compare link, rules and leases with what the agent itself works by.
 func TestDoctorOnAHealthyNode(t *testing.T) {
 	for _, backend := range []string{nftables, string(iptables.NFT)} {
 		for name, onLink := range map[string]bool{"steered": false, "on the link": true} {

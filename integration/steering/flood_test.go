@@ -133,7 +133,7 @@ func flooded(t *testing.T, qps int, f func(n *node, quiet *pod, names []string))
 	})
 }
 
-// TestConnectionFlood lets one pod open thousands of connections, idle ones and such that send a byte, and hold them: another
+// TestConnectionFlood lets one pod open 2,000 connections, idle ones and such that send a byte, and hold them: another
 // pod's connections are served, old and new, and what the flood holds of the agent is bounded.
 func TestConnectionFlood(t *testing.T) {
 	const connections, limit = 2000, 1024

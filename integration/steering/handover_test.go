@@ -261,8 +261,8 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 	n.wantSteered(p.client(), "the holder was killed", n.all()...)
 }
 
-// TestSuccessorDies kills the successor within the steps of a handover. The agent that has the node then goes on with it, and it keeps none
-// of its dead successors' descriptors.
+// TestSuccessorDies kills the successor within the steps of a handover. If it does not have the node by then, the active agent goes on, and
+// keeps none of its dead successors' descriptors.
 func TestSuccessorDies(t *testing.T) {
 	n := newNode(t, setup{families: testutil.IPv4})
 	p := n.addPod(nil)

@@ -131,8 +131,8 @@ func TestTimingStoppedWithinAHandover(t *testing.T) {
 	}
 }
 
-// TestTimingSuccessorDies kills the successor within the steps of a handover. The agent that has the node then goes on with it, and a
-// holder keeps none of its dead successors' descriptors.
+// TestTimingSuccessorDies kills the successor within the steps of a handover. If it does not have the node by then, the active agent goes
+// on, and keeps none of its dead successors' descriptors.
 // State: TestSuccessorDies (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingSuccessorDies(t *testing.T) {
 	n := newNode(t, setup{families: testutil.IPv4})

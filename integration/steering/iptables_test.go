@@ -115,7 +115,7 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 	}
 }
 
-// TestIPTablesRepair flushes tables under a running agent, as other programs do.
+// TestIPTablesRepair takes rules, routes, sysctls and links of the iptables back end away, as other programs do.
 func TestIPTablesRepair(t *testing.T) {
 	for _, variant := range iptables.Variants() {
 		t.Run(string(variant), func(t *testing.T) {

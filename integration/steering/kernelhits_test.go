@@ -101,8 +101,8 @@ func (n *node) countsInKernel(p *pod) (queries, kernel int64) {
 	return 0, 0
 }
 
-// TestKernelHits: a pod's hits are answered at its link, as the agent would answer them; each is counted once; what leaves nothing to
-// answer, a reload that turns it off, takes the program away.
+// TestKernelHits: a pod's hits are answered at its link, as the agent would answer them; each is counted once; a reload that turns kernel
+// hits off takes the program away.
 func TestKernelHits(t *testing.T) {
 	for attach, reload := range map[testutil.Attach]string{testutil.PTP: "", testutil.BridgeCNI: "kernelHits: {mode: auto}\n"} {
 		t.Run(string(attach), func(t *testing.T) {
@@ -449,8 +449,8 @@ func TestKernelHitsRefused(t *testing.T) {
 	}
 }
 
-// TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and a
-// pod's the kernel answers hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
+// TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and the
+// kernel answers a pod's hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
 func TestKernelHitsFilesRemoved(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})

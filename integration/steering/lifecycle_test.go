@@ -166,7 +166,7 @@ func TestFlushedRules(t *testing.T) {
 	}
 }
 
-// TestLinkIsRepaired: an address or the link itself taken away comes back, and pods are answered meanwhile.
+// TestLinkIsRepaired: an address or the link itself taken away comes back, and pods are answered again.
 func TestLinkIsRepaired(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, install: true})

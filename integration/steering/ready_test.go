@@ -30,8 +30,8 @@ func (n *node) isReady(when string, ready bool, why string) error {
 	return nil
 }
 
-// TestReady takes readiness, by iptables' rules, through each way in which pods are not served by an agent that runs: it is
-// what the prober has proven of late, and nothing that the agent believes of itself.
+// TestReady takes readiness, by iptables' rules, through ways in which pods are not served: it is what the prober has proven of late, and
+// nothing that the agent believes of itself.
 func TestReady(t *testing.T) {
 	for _, variant := range iptables.Variants() {
 		t.Run(string(variant), func(t *testing.T) {

@@ -49,7 +49,7 @@ func (n *node) wantAnswers(when string, p *pod, conns []*testutil.Conn, direct b
 }
 
 // TestOpenTCPConnections keeps connections through the agent's changes. One that kube-dns serves goes on as if there were
-// no agent; one that the agent serves outlives a lapsed lease, ends in good order with the agent, and is cut by a kill alone.
+// no agent; one that the agent serves outlives a lapsed lease, and ends in good order with the agent.
 func TestOpenTCPConnections(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},

@@ -15,8 +15,8 @@ import (
 // second is the address of a second Service, which the agent queries in these tests.
 var second = netip.MustParseAddr("10.96.0.11")
 
-// TestClusterUpstreamDead lets the cluster upstream be dead or wrong in every way while the cluster DNS address answers:
-// a client gets the right answer each time, by the agent. Node interception changes nothing in that.
+// TestClusterUpstreamDead lets the cluster upstream be dead or wrong in seven ways while the cluster DNS address answers: a client gets the
+// right answer each time, by the agent. Node interception changes nothing in that.
 func TestClusterUpstreamDead(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -77,8 +77,9 @@ func secondService(endpoints ...netip.Addr) []testutil.Service {
 // elsewhere puts the server outside of the cluster behind the second Service.
 func elsewhere(n *node) []testutil.Service { return secondService(n.ExternalAddrs()[0]) }
 
-// TestLoopThroughAnotherResolver has the external resolver query this node's local address: the agent finds out, reports it,
-// queries kube-dns instead, and the node goes on serving.
+// TestLoopThroughAnotherResolver has the external resolver query this node's local address: the agent finds out and reports it. For names
+// outside it uses neither the resolver nor kube-dns, which queries the same one, and answers SERVFAIL. It goes on serving the cluster's
+// names.
 func TestLoopThroughAnotherResolver(t *testing.T) {
 	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
 	// As a resolver on the host would: the query comes to the agent's own socket.
