@@ -69,7 +69,7 @@ func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	}
 }
 
-// Every NodeConfig is one that the agent takes, and liveness requests where it reports that the agent listens.
+// The agent takes every NodeConfig, and the liveness probe requests the health address that `config show` prints.
 func TestNodeConfigs(t *testing.T) {
 	checked := 0
 	for _, name := range kustomizations(t) {
@@ -97,7 +97,7 @@ func TestNodeConfigs(t *testing.T) {
 	}
 }
 
-// The programs take the flags of the manifests. They get no further than the configuration, which is not there.
+// The programs take the flags of the manifests. Those that read a configuration get no further, since there is none.
 func TestFlagsAreKnown(t *testing.T) {
 	known, state := 0, t.TempDir()
 	for _, name := range []string{"base", "uninstall"} {

@@ -281,7 +281,7 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// What a registry of one's own and a limited namespace need reaches each pod, and nothing else changes.
+// The image values and pull secrets reach each pod, resources each container that they name.
 func TestChartPods(t *testing.T) {
 	type values = map[string]any
 	enabled, digest := values{"enabled": true}, "sha256:"+strings.Repeat("ab", 32)
@@ -354,7 +354,7 @@ func TestChartPods(t *testing.T) {
 	}
 }
 
-// helm lint finds nothing in the charts, nor in what they show and test after an installation.
+// helm lint finds nothing in the charts but that they have no icon. The notes and the test's pod of the node's chart are as they should be.
 func TestChartLint(t *testing.T) {
 	for folder, values := range map[string]map[string]any{nodeChart: nil, fleetChart: {"zones": map[string]any{"enabled": true}}} {
 		for _, m := range lint.All(folder, values, "kube-system", true).Messages {

@@ -132,7 +132,7 @@ func TestChartPodDNS(t *testing.T) {
 	}
 }
 
-// Each platform gives the pods that install and uninstall its folders, and the installer the kubelet's configuration alone.
+// Each platform gives the DaemonSet its folders, and the installer the kubelet's configuration, unless paths.kubelet is none.
 func TestChartPlatforms(t *testing.T) {
 	for _, p := range platform.All() {
 		t.Run(p.Name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestFleetChartOpenShift(t *testing.T) {
 	}
 }
 
-// A value that is none gets an error that names it.
+// A bad value gets an error that names it.
 func TestChartRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		namespace string

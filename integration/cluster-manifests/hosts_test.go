@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/integration/compat"
 )
 
-// The role hosts is on every node, and on its own: what it may do there is write the folder that it mounts.
+// The role hosts has a DaemonSet, a configuration and ports of its own, no capability, and of the host's folders /etc and /run/neardns.
 func TestHostsDaemonSet(t *testing.T) {
 	compat.Say(t, "hosts", "rights", "root without any capability, and no token")
 	text := render(t, "hosts")
