@@ -117,8 +117,9 @@ func reached(t *testing.T, c confined) reach {
 	return r
 }
 
-// TestContainersReadNoSecrets runs as each container of install/base and install/uninstall and opens all that it sees. What lives as
-// long as the node is served reads none of the node's secrets; the tables of docs/reference/node-access.md are what came of it.
+// TestContainersReadNoSecrets runs as each container of install/base, install/hosts and install/uninstall and opens all that it sees. The
+// containers of base and the last one of uninstall read none of the node's secrets, but for other CNI plugins' credentials in the folder
+// that the installer and the watch write. The result is a table in docs/reference/node-access.md.
 func TestContainersReadNoSecrets(t *testing.T) {
 	testutil.RequireRoot(t)
 	var all []confined

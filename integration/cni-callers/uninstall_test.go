@@ -35,8 +35,8 @@ func (n *node) uninstall(more ...string) []string {
 }
 
 // The whole life: installed, pods made, taken out under them, pods ended. Then the node is as it was, to the byte: files with
-// their modes and owners, links, addresses, routes, rules, settings, pins. The host's filter is in the way, so that rules of ours
-// are in it, too.
+// their modes and owners, links, addresses, routes, rules, settings, pins. In two cases the host's filter drops, so that rules of ours are
+// in it, too.
 func TestUninstallLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	drops := func(kind string) func(*node) {

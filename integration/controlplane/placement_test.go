@@ -148,7 +148,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// What happens to nodes later does not take the last cache either, and all goes on by itself when it ends.
+// What happens to nodes later does not take the last cache either, unless its node is deleted, and all goes on by itself when it ends.
 func TestLater(t *testing.T) {
 	compat.Say(t, "placement", "nodes relabelled, tainted, deleted or without power later", "the last eligible node stays, no cache is removed then, and the reason is reported within 5 s; it goes on by itself")
 	compat.Say(t, "placement", "images that cannot be pulled, no kube-dns", "no cache is removed until that ends, and the reason is reported within 5 s")
@@ -355,7 +355,7 @@ func TestHostsStay(t *testing.T) {
 	}
 }
 
-// The controller is killed at random points, the leader is stopped beyond its Lease, the API server is restarted.
+// The controller is killed at random points, the leader is stopped beyond its Lease, the API server hangs and is restarted.
 func TestKilled(t *testing.T) {
 	const kills = 100
 	c := newCluster(t, 3, 27)

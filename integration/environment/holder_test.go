@@ -64,8 +64,8 @@ func freebind(_, _ string, c syscall.RawConn) error {
 	return errors.Join(control, err)
 }
 
-// TestFullAndReadOnly fills the disk under the state folder and mounts it read-only. What runs goes on, and what starts on
-// a full one serves; the doctor sees both.
+// TestFullAndReadOnly fills the disk under the state folder: an agent that runs goes on, and one that starts serves. Then it mounts the
+// disk read-only: no agent starts, and kube-dns answers. The doctor sees both.
 func TestFullAndReadOnly(t *testing.T) {
 	n := newNode(t, testutil.IPv4, testutil.NFTables)
 	disk := n.path("disk")

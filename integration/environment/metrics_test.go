@@ -20,7 +20,7 @@ import (
 )
 
 // TestMetricsTable holds the table in docs/reference/metrics.md to what a running agent exports: every metric of ours stands in it
-// with its labels, every metric in it is there, and all of them are well formed.
+// with its labels, and every metric in it is exported, or at least in the sources.
 func TestMetricsTable(t *testing.T) {
 	n := newNode(t, testutil.IPv4, testutil.NFTables)
 	n.start()

@@ -49,7 +49,7 @@ func (n *node) link() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestLinkFaults takes the link and its addresses away in every way that ip(8) has.
+// TestLinkFaults deletes the link, sets it down, removes an address and adds a foreign one.
 func TestLinkFaults(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.NFTables)
 	n.start()

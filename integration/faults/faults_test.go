@@ -61,7 +61,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// TestPromises holds what iptables' rules may cost, as the issue has it: of UDP and TCP together.
+// TestPromises: what promised faults may cost with iptables' rules, of UDP and TCP together.
 func TestPromises(t *testing.T) {
 	var o options
 	fs := flag.NewFlagSet("", flag.ContinueOnError)

@@ -23,7 +23,7 @@ func (n *node) without(flags ...string) []string {
 	return args
 }
 
-// Flags that say where something is, each told another place than its default, where there is nothing to be had.
+// Flags that say where something is, each told another place than its default, at which nothing usable is; and some others.
 func TestPlaceFlags(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
 	n.write("elsewhere/Corefile.base", strings.NewReplacer("prometheus :9253", "prometheus __PILLAR__PROMETHEUS__ENDPOINT__", ":53 {", " {").Replace(n.manifest().corefile))
@@ -99,7 +99,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// -syncinterval is how soon is seen what no event reports: iptables-legacy's policies. -setupiptables=false leaves that to others.
+// -syncinterval bounds how late the agent sees what no event reports: iptables-legacy's policies. -setupiptables=false leaves these to
+// others.
 func TestIptablesFlags(t *testing.T) {
 	for _, c := range []struct {
 		args  []string

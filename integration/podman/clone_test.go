@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// With a builder that has Go, both files build from a plain clone. The builder here is the same Debian, with this machine's Go, modules
-// and compiled packages, and make, as golang's image has them.
+// With a builder that has Go, each Dockerfile builds from a plain clone. The builder here is the same Debian, with this machine's Go,
+// modules and compiled packages, and make, as golang's image has them.
 func TestPlainClone(t *testing.T) {
 	clone := filepath.Join(t.TempDir(), "clone")
 	if out, err := exec.CommandContext(t.Context(), "git", "clone", "-q", "--no-hardlinks", "../..", clone).CombinedOutput(); err != nil {

@@ -71,7 +71,7 @@ func TestCPUModel(t *testing.T) {
 	}
 }
 
-// Every job names a package that is there, and a pattern that can be read; what one kernel runs, all do.
+// Every job of every kernel names a package that has tests, and a pattern that can be read.
 func TestPlan(t *testing.T) {
 	kinds := []options{{kernel: "6.1", arch: "arm64"}}
 	for _, kernel := range series() {

@@ -35,7 +35,7 @@ func TestRatios(t *testing.T) {
 	}
 }
 
-// The interval holds the true median as often as it promises, whatever the distribution.
+// The interval holds the true median as often as it promises, also of a distribution with a long tail.
 func TestCoverage(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const runs = 20000

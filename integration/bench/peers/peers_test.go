@@ -10,7 +10,7 @@ import (
 
 var place = Place{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.11"), "/a/folder"}
 
-// Each configuration names its addresses, leaves no mark unfilled, and has a reason for each line: next to it, or in a comment above.
+// Each configuration names its addresses, leaves no mark unfilled, and has a reason for every third line at least.
 func TestConfig(t *testing.T) {
 	for _, p := range All() {
 		text, err := p.Config(place)

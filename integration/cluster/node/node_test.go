@@ -49,7 +49,7 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// What the programs read is well formed, and names the folders that exist in the node.
+// What the programs read is well formed, and the kubelet's configuration and kube-dns's manifest have each cluster DNS address.
 func TestFilesParse(t *testing.T) {
 	for name, text := range map[string]string{
 		"kubeconfig": kubeconfig(apiAddr, "secret"), "kubelet": kubeletConfig, "kube-proxy": kubeProxyConfig, "conflist": conflist,

@@ -108,7 +108,7 @@ func (s *server) runFor(t *testing.T, way Way, rate int, d, patience time.Durati
 	return r.Books[0]
 }
 
-// What is lost, refused or wrong never counts as answered, by any way.
+// What is lost, refused or wrong never counts as answered: over UDP, by a connection for each query, and by long-lived ones.
 func TestTimingWays(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{UDP, OneShot, Long} {
