@@ -39,6 +39,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	defer wg.Wait()
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, metrics.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
+	wg.Go(func() { releaseStartMemory(ctx, log, h.Alive) })
 	reload := make(chan hostsfile.Config)
 	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
 	changed := upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")})
