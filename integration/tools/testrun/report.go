@@ -101,6 +101,10 @@ func (r *report) endTest(e event) {
 		t.itself = t.parent && !r.failedBelow(t)
 		r.printf("FAIL  %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, tail(t.output))
 	}
+	// The timing tier's figures are what its tests log.
+	if figures := logged(t.output); t.result == "pass" && strings.HasPrefix(t.name, "TestTiming") && figures != "" {
+		r.printf("      %s %s (%.1fs)\n%s", short(t.pkg), t.name, e.Elapsed, figures)
+	}
 	if t.result != "skip" { // a skip's output is its reason
 		t.output = nil
 	}
@@ -163,4 +167,15 @@ func (r *report) failedAny() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failures > 0 || slices.ContainsFunc(r.order, func(t *test) bool { return t.result == "fail" })
+}
+
+// logged returns what a test logged: its output without the lines of the testing package.
+func logged(output []string) string {
+	var b strings.Builder
+	for _, line := range output {
+		if text := strings.TrimSpace(line); text != "" && !strings.HasPrefix(text, "=== ") && !strings.HasPrefix(text, "--- ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }

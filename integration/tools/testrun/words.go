@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -50,11 +51,14 @@ func readAllowed(file string) ([]*regexp.Regexp, error) {
 	return out, nil
 }
 
+// tail returns the last lines, and of those before them what the test itself logged.
 func tail(lines []string) string {
-	if n := len(lines) - maxOutput; n > 0 {
-		return fmt.Sprintf("      ... %d lines before\n", n) + strings.Join(lines[n:], "")
+	n := len(lines) - maxOutput
+	if n <= 0 {
+		return strings.Join(lines, "")
 	}
-	return strings.Join(lines, "")
+	own := slices.DeleteFunc(slices.Clone(lines[:n]), func(line string) bool { return !strings.Contains(line, "_test.go:") })
+	return strings.Join(own, "") + fmt.Sprintf("      ... %d lines before\n", n-len(own)) + strings.Join(lines[n:], "")
 }
 
 // short takes the module's name off a package's path, which would stand before every line.
