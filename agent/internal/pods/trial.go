@@ -211,20 +211,21 @@ func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback 
 
 // tryPath tries one path over UDP and TCP, and returns the event to report. A bypassed path is tried over UDP first, so that a permanent
 // policy drops one packet only. A young path that is steered is tried over UDP alone, because over TCP the pod table rewrites the answers
-// and so hides them from the trial.
+// and so hides them from the trial. Its two queries overlap: with podstate.Retry and the lease's next renewal, a policy is noticed within a
+// second.
 func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, lease Lease, young time.Duration) (signal, error) {
-	protocols, timeout := []steer.Protocol{steer.UDP, steer.TCP}, trialTimeout
+	protocols, timeout, again := []steer.Protocol{steer.UDP, steer.TCP}, trialTimeout, time.Duration(0)
 	if d.Young(time.Now()) {
 		timeout = young
-	}
-	if d.Status.State == podstate.Steered && d.Young(time.Now()) {
-		protocols = protocols[:1]
+		if d.Status.State == podstate.Steered {
+			protocols, again = protocols[:1], young/3
+		}
 	}
 	results := make([]verdict, len(protocols))
 	errs := make([]error, len(protocols))
 	var wg sync.WaitGroup
 	for i, proto := range protocols {
-		wg.Go(func() { results[i], errs[i] = p.tryProtocol(ctx, ns, t, d, proto, lease, timeout) })
+		wg.Go(func() { results[i], errs[i] = p.tryProtocol(ctx, ns, t, d, proto, lease, timeout, again) })
 		if d.Status.State == podstate.Bypassed {
 			if wg.Wait(); results[i] != isAnswered {
 				break
@@ -277,7 +278,7 @@ const (
 // the last, and if the pod's table recorded no answer. With Hidden, it ignores the table's record of UDP answers, because those may be the
 // kernel program's. For a bypassed path it sends one query, which counts as lost if it is not answered.
 func (p *Pods) tryProtocol(
-	ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration,
+	ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout, again time.Duration,
 ) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held {
@@ -287,13 +288,17 @@ func (p *Pods) tryProtocol(
 		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
 			return unknown, err
 		}
-		return query(ctx, ns, d.Redirect, proto, timeout) // without an answer, the path stays bypassed
+		return query(ctx, ns, d.Redirect, proto, timeout, 0) // without an answer, the path stays bypassed
 	}
 	newLease := time.Since(begun) < trialTimeout
+	queries := trialQueries
+	if again > 0 {
+		queries = 1
+	}
 	var sent time.Time
-	for range trialQueries {
+	for range queries {
 		sent = time.Now()
-		answer, err := query(ctx, ns, d.Redirect, proto, timeout)
+		answer, err := query(ctx, ns, d.Redirect, proto, timeout, again)
 		if err != nil || answer != isLost {
 			return answer, err
 		}
@@ -351,7 +356,7 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 		if err := p.Release(c); err != nil {
 			return true, err
 		}
-		_, err = query(ctx, ns, steer.Redirect{Steering: c.Address}, c.Protocol, trialTimeout)
+		_, err = query(ctx, ns, steer.Redirect{Steering: c.Address}, c.Protocol, trialTimeout, 0)
 		return true, err
 	}
 	return false, nil
@@ -366,8 +371,9 @@ func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Pro
 	return known && !slices.Contains(bypassed, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
 }
 
-// query sends one query of a trial from the netns ns and waits for the answer. It uses a new socket, and over TCP a new connection.
-func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol, timeout time.Duration) (verdict, error) {
+// query sends one query of a trial from the netns ns and waits for the answer. It uses a new socket, and over TCP a new connection. If again
+// is not 0, it repeats the query over UDP after that time; timeout is the time of both.
+func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol, timeout, again time.Duration) (verdict, error) {
 	to := netip.AddrPortFrom(r.Steering, 53)
 	message := prober.NewTrial()
 	if proto == steer.TCP {
@@ -382,24 +388,34 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 		return unknown, err
 	}
 	defer conn.Close() //nolint:errcheck // the result is known
-	_ = conn.SetDeadline(time.Now().Add(timeout))
-	if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
-		return isLost, nil //nolint:nilerr // without a route, the query counts as lost
+	waits := []time.Duration{timeout}
+	if again > 0 {
+		waits = []time.Duration{again, timeout - again}
 	}
 	buf := make([]byte, 512)
-	for {
-		n, from, err := conn.ReadFromUDPAddrPort(buf)
-		switch {
-		case err != nil:
-			return isLost, nil //nolint:nilerr // the timeout has passed
-		case !message.Answered(buf[:n]):
-		case from.Addr().Unmap() == r.Steering:
-			return isAnswered, nil
-		case from.Addr().Unmap() == r.ClusterDNS:
-			// The pod table rewrote the answer, or kube-dns answered because the switch bypasses the pod. The query shows nothing.
-			return unknown, nil
+	for _, wait := range waits {
+		_ = conn.SetDeadline(time.Now().Add(wait))
+		if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
+			return isLost, nil //nolint:nilerr // without a route, the query counts as lost
+		}
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				break // the wait has passed
+			}
+			if !message.Answered(buf[:n]) {
+				continue
+			}
+			switch from.Addr().Unmap() {
+			case r.Steering:
+				return isAnswered, nil
+			case r.ClusterDNS:
+				// The pod table rewrote the answer, or kube-dns answered because the switch bypasses the pod. The query shows nothing.
+				return unknown, nil
+			}
 		}
 	}
+	return isLost, nil
 }
 
 // queryOverTCP does what query does, over TCP. An established connection does not count as an answer, because a filter may drop later
