@@ -39,7 +39,7 @@ func TestTimingShortBench(t *testing.T) {
 	if peer := peers.All()[0]; b.found(peer) {
 		b.with = append(b.with, peer.Name)
 	}
-	for _, name := range programs {
+	for _, name := range needed {
 		if _, err := os.Stat(b.bin(name)); err != nil {
 			testutil.Skip(t, "no bin/"+name+": `make build tools` makes it")
 		}

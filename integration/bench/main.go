@@ -1,6 +1,6 @@
 // Command bench measures what neardns costs, next to what does the same work: the plugin's calls next to the bare netlink
 // transaction and the reference portmap plugin; the agent next to a stock CoreDNS set up as NodeLocal DNSCache and next to the other
-// DNS servers that an operator may put there (package peers), each under the workloads W1 to W9 (package workload) by a load
+// DNS servers that an operator may put there (package peers), each under the workloads W1 to W12 (package workload) by a load
 // generator (package generator). It is what `make bench` runs. Everything compared is measured in turn, round by round, on one
 // machine; see paired for the sums.
 //
@@ -72,8 +72,8 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// programs of bin/ that are measured.
-var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
+// needed are the programs of bin/ that are measured.
+var needed = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
 
 // allParts in the order of the report.
 var allParts = []string{"plugin", "memory", "query", "dnsperf", "growth"}
@@ -127,7 +127,7 @@ func (b *bench) main(ctx context.Context) error {
 	if b.root, err = os.Getwd(); err != nil {
 		return err
 	}
-	for _, name := range programs {
+	for _, name := range needed {
 		if _, err := os.Stat(b.bin(name)); err != nil {
 			return fmt.Errorf("no bin/%s here: %w", name, errMissing)
 		}

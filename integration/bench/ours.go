@@ -4,27 +4,26 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// ourStand is a node with the agent, and a pod that ADD has steered. Its server is ours; or inKernel, with the level of hits in the kernel
-// on; or plain: all queries go through CoreDNS.
+// ourStand is a node with the agent, and a pod that ADD has steered. Its server is inKernel, with the NodeConfig of a new installation; or
+// ours, without hits in the kernel; or plain: all queries go through CoreDNS.
 func ourStand(b *bench, name string) *stand {
 	s := b.newStand(name, "")
-	more := ""
+	more := "kernelHits: {mode: \"off\"}"
 	var within []string
 	switch name {
 	case plain:
-		more = `fastPath: "off"`
+		more += "\nfastPath: \"off\""
 	case inKernel:
-		more = `kernelHits: {mode: "on"}`
+		more = ""
 		within = b.kernelFolder(s)
 	}
-	text := fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
-kind: NodeConfig
-clusterDomain: cluster.local
+	text := programs.NodeConfig(b.t, fmt.Sprintf(`clusterDomain: cluster.local
 redirects: [%q]
 localAddresses: [%q]
 upstreams: {external: []}
@@ -33,7 +32,7 @@ kubeDNSConfigMap: %[3]s/none
 stateDir: %[3]s/state
 persistDir: %[3]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
-`, clusterDNS, localAddress, s.dir, more)
+`, clusterDNS, localAddress, s.dir, more))
 	config := s.write("nodeconfig.yaml", text)
 	s.places = func(n int) { s.write("nodeconfig.yaml", fmt.Sprintf("%scache: {entries: %d}\n", text, n)) }
 	rules, err := nft.Open(s.node.Host.FD())

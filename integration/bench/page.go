@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/integration/bench/workload"
@@ -91,11 +93,36 @@ func (r *report) page() string {
 	for _, s := range r.subjects() {
 		p("%s", r.ratioTable(s))
 	}
+	if text := r.proposalTable(); text != "" {
+		p("The benchmark of NodeLocal DNSCache's proposal, in its form: answers a second at full speed. Without caching, each name is new.\n\n%s", text)
+	}
 	p("Server's CPU per answer at full speed, in µs:\n\n%s", r.short("full", "server"))
 	p("99th percentile at 1,000 a second, in µs:\n\n%s", r.short("1k", "p99"))
 	p("Answered without the upstream at full speed, in percent:\n\n%s", r.short("full", "hit"))
 	for _, n := range r.Notes {
 		p("%s\n", n)
+	}
+	return b.String()
+}
+
+// proposalTable has the rows of the table in NodeLocal DNSCache's enhancement proposal (KEP 1024); "" where they were not measured.
+func (r *report) proposalTable() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| Test Type | Program | Caching | QPS |\n| --- | --- | --- | ---: |\n")
+	rows := 0
+	for _, test := range [][3]string{
+		{"W1", "Multiple services(20)", "Yes"}, {"W12", "External queries", "Yes"}, {"W10", "Single Service", "Yes"},
+		{"W11", "Single NXDomain", "Yes"}, {workload.Miss, "Multiple services", "No"},
+	} {
+		for _, s := range r.servers() {
+			if qps := r.median(cellKey{test[0], "full", "qps"}, s); !math.IsNaN(qps) {
+				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", test[1], s, test[2], thousands(qps))
+				rows++
+			}
+		}
+	}
+	if rows == 0 {
+		return ""
 	}
 	return b.String()
 }
@@ -111,26 +138,36 @@ func (r *report) short(measure, figure string) string {
 	return ""
 }
 
-// toStock are the rows next to the stock CoreDNS: what, and how much.
+// toStock are the rows next to the stock CoreDNS: what, and how much. They are of the default installation where a row does not name
+// another.
 func (r *report) toStock() [][2]string {
-	ratio := func(k cellKey) string { return r.ratio(k, ours, stock).String() }
+	standard := inKernel
+	if !slices.Contains(r.servers(), inKernel) {
+		standard = ours
+	}
+	ratio := func(k cellKey, subject string) string { return r.ratio(k, subject, stock).String() }
+	memory := func(k cellKey, subject, more string) string {
+		return fmt.Sprintf("%s (%.0f MiB%s)", ratio(k, subject), r.median(k, subject), more)
+	}
+	started, filled, idle := cellKey{memoryLoad, "start", "RSS"}, cellKey{memoryLoad, "full", "RSS"}, cellKey{idleLoad, "idle", "cpu"}
 	out := [][2]string{
-		{"server's CPU per hit, at full speed", ratio(cellKey{"W1", "full", "server"})},
-		{"the same with `fastPath: \"off\"`", r.ratio(cellKey{"W1", "full", "server"}, plain, stock).String()},
-		{"whole node's CPU per hit, 1,000 a second", ratio(cellKey{"W1", "1k", "node"})},
-		{"99th percentile of a hit's time, 1,000 a second", ratio(cellKey{"W1", "1k", "p99"})},
-		{"server's CPU per miss, at full speed", ratio(cellKey{workload.Miss, "full", "server"})},
-		{"resident memory after the start", fmt.Sprintf("%s (%.0f MiB; the NodeLocal proposal set 25 Mi as limit)",
-			ratio(cellKey{memoryLoad, "start", "RSS"}), r.median(cellKey{memoryLoad, "start", "RSS"}, ours))},
-		{"resident memory with 10,000 names cached", fmt.Sprintf("%s (%.0f MiB)", ratio(cellKey{memoryLoad, "full", "RSS"}), r.median(cellKey{memoryLoad, "full", "RSS"}, ours))},
-		{"CPU without queries (the probes)", fmt.Sprintf("%.1f %% of a core, CoreDNS: %.1f %%",
-			r.median(cellKey{idleLoad, "idle", "cpu"}, ours), r.median(cellKey{idleLoad, "idle", "cpu"}, stock))},
+		{"whole node's CPU per hit, at full speed", ratio(cellKey{"W1", "full", "node"}, standard)},
+		{"the same without kernel hits", ratio(cellKey{"W1", "full", "node"}, ours)},
+		{"server's CPU per hit without kernel hits", ratio(cellKey{"W1", "full", "server"}, ours)},
+		{"the same with `fastPath: \"off\"`", ratio(cellKey{"W1", "full", "server"}, plain)},
+		{"whole node's CPU per hit, 1,000 a second", ratio(cellKey{"W1", "1k", "node"}, standard)},
+		{"99th percentile of a hit's time, 1,000 a second", ratio(cellKey{"W1", "1k", "p99"}, standard)},
+		{"server's CPU per miss, at full speed", ratio(cellKey{workload.Miss, "full", "server"}, standard)},
+		{"resident memory after the start", memory(started, standard, "")},
+		{"the same memory without kernel hits", memory(started, ours, "; the NodeLocal proposal set 25 Mi as limit")},
+		{"resident memory with 10,000 names cached", memory(filled, standard, "")},
+		{"CPU without queries (the probes)", fmt.Sprintf("%.1f %% of a core, CoreDNS: %.1f %%", r.median(idle, standard), r.median(idle, stock))},
 	}
 	asked := map[string]questions{}
 	for _, q := range r.Questions {
 		asked[q.Server] = q
 	}
-	out = append(out, [2]string{"queries lost", fmt.Sprintf("%d of %s, CoreDNS: %d of %s", asked[ours].Lost, thousands(float64(asked[ours].Answered+asked[ours].Lost)),
+	out = append(out, [2]string{"queries lost", fmt.Sprintf("%d of %s, CoreDNS: %d of %s", asked[standard].Lost, thousands(float64(asked[standard].Answered+asked[standard].Lost)),
 		asked[stock].Lost, thousands(float64(asked[stock].Answered+asked[stock].Lost)))})
 	for _, w := range []struct{ subject, than, text string }{
 		{"ADD", "portmap, nftables, one port", "ADD, to the reference `portmap` with one port"},

@@ -1,4 +1,4 @@
-// Package workload has the queries that the bench sends, and their answers: W1 to W9, each made from a seed, so that every server
+// Package workload has the queries that the bench sends, and their answers: W1 to W12, each made from a seed, so that every server
 // gets the same in the same order. What an answer must be follows from the query's name alone; the upstream server (Answer)
 // and the load generator's check of what came back are made from the same rule.
 //
@@ -51,7 +51,7 @@ type Workload struct {
 }
 
 // Names of the workloads, in the order of the report. Miss is what no cache can answer.
-var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", Miss}
+var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "W10", "W11", "W12", Miss}
 
 // Miss is the workload of names that were never queried before.
 const Miss = "miss"
@@ -136,6 +136,16 @@ func New(name string, seed uint64, small bool) (*Workload, error) {
 		m.w.Text = "W2 from 110 sockets, as many as pods on a full node"
 		m.w.Sockets = 110
 		m.lookups(long, func() { m.expanded(m.service(), false) })
+	case "W10":
+		m.w.Text = "one Service"
+		m.lookups(long, func() { m.both("w10-0."+zone, false) })
+	case "W11":
+		m.w.Text = "one name that does not exist"
+		m.lookups(long, func() { m.both("missing."+zone, false) })
+	case "W12":
+		m.w.Text = fmt.Sprintf("%d names outside the cluster by Zipf's law, TTL 5 to 300 s", others)
+		pick := zipf(m.rand, others)
+		m.lookups(4*long, func() { m.both(fmt.Sprintf("host-%d.%s", pick(), outside), false) })
 	case Miss:
 		m.w.Text = "only names that were never asked"
 		m.unique()
