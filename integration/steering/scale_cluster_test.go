@@ -350,6 +350,9 @@ func TestScaleCluster(t *testing.T) {
 			t.Errorf("%s questions are lost where nothing is broken", quiet.losses())
 		}
 	}
+	if cut := with[2]; cut.lost*200 > cut.sent {
+		t.Errorf("one kube-dns off the network: %s queries are lost, want at most 0.5 %%", cut.losses())
+	}
 	f.keep()
 	f = &figures{t: t, name: "start", drawing: drawing{Head: []string{fmt.Sprintf("%d agents on this machine", count), ""}}}
 	f.row("all are ready, and their pods steered, after they were started at once", ready)

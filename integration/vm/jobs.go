@@ -36,14 +36,15 @@ func cells() []job {
 }
 
 // everywhere are the tests that every kernel has to pass: what the tables need of it, the link, and the life of an agent with
-// kube-proxy in each of its modes. Long ones are first: the last to end decides how long all take.
+// kube-proxy in each of its modes; and that policies end kernel hits. Long ones are first: the last to end decides how long all take.
 func everywhere() []job {
 	return append(cells(),
 		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
-		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|WithoutResource)$"},
+		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|OtherHooks|TornReads|Moves|SampleTable|Samples|WithoutResource)$"},
+		job{Package: "integration/steering", Run: "^TestKernelHits(EndWithThePath|NeedThePath)$"},
 	)
 }
 
@@ -58,7 +59,8 @@ func whole() []job {
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
-		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|WithoutResource)$"},
+		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|OtherHooks|SampleTable|Samples|WithoutResource)$"},
+		job{Package: "integration/steering", Run: "^TestKernelHits(EndWithThePath|NeedThePath)$|^TestDefaultInstall$"},
 	)
 }
 

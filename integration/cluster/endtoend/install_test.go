@@ -115,9 +115,9 @@ func (s *suite) install() {
 	s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder, s.kernelHits()))
 }
 
-// kernelHits is the line of the NodeConfig that switches kernel hits on or off.
+// kernelHits is the line of the NodeConfig that leaves kernel hits as a new installation has them, or switches them off.
 func (s *suite) kernelHits() string {
-	return fmt.Sprintf("kernelHits: {mode: %q}", map[bool]string{true: "on", false: "off"}[*kernelHits])
+	return fmt.Sprintf("kernelHits: {mode: %q}", map[bool]string{true: "auto", false: "off"}[*kernelHits])
 }
 
 // answeredInKernel is how many queries the kernel has answered so far; 0 where it does not.
