@@ -30,8 +30,8 @@ func TestPlaceFlags(t *testing.T) {
 	n.write("elsewhere/kube-dns/stubDomains", fmt.Sprintf(`{"elsewhere.example": ["%s"]}`, n.KubeDNSAddrs()[0]))
 	n.template("nonsense {")
 	n.write("kube-dns/stubDomains", `{"default.example": ["192.0.2.1"]}`)
-	p := n.container("neardns-agent", append(n.without("-conf", "-pidfile"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-kubednscm", n.path("elsewhere/kube-dns"), "-conf", n.path("elsewhere/Corefile"),
-		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-pidfile", n.path("elsewhere/pid"), "-cachememory", "7", "-nofastpath",
+	p := n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-kubednscm", n.path("elsewhere/kube-dns"), "-conf", n.path("elsewhere/Corefile"),
+		"-metrics-listen-address", "127.0.0.1:9663", "-prometheus-listen-address", "127.0.0.1:9553", "-cachememory", "7", "-nofastpath",
 		"-dns.port", "53", "-quiet", "-reloadwithsignal")...)
 	n.awaitLeases(p, n.served()...)
 	n.each(n.pod().NetNS, "blocks without a port, -dns.port 53", cached, n.served()...)
@@ -40,9 +40,6 @@ func TestPlaceFlags(t *testing.T) {
 	n.wantPage("http://127.0.0.1:9553/metrics", "neardns_cache_limit_bytes 7.340032e+06")
 	if text := read(t, n.path("elsewhere/Corefile")); !strings.Contains(text, "elsewhere.example:53 {") || strings.Contains(text, "default.example") {
 		t.Errorf("-conf, -kubednscm: the Corefile is\n%s", text)
-	}
-	if got := strings.TrimSpace(read(t, n.path("elsewhere/pid"))); got != fmt.Sprint(p.PID()) {
-		t.Errorf("-pidfile holds %q, want %d", got, p.PID())
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/etc/Corefile", p.PID())); err == nil {
 		t.Error("-conf: /etc/Corefile was written, too")
@@ -53,9 +50,6 @@ func TestPlaceFlags(t *testing.T) {
 	// -corefile is for those who leave -conf out.
 	if err := p.Terminate(patience); err != nil {
 		t.Errorf("SIGTERM: %v", err)
-	}
-	if _, err := os.Stat(n.path("elsewhere/pid")); err == nil {
-		t.Error("-pidfile: the file outlives the process")
 	}
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
 	n.awaitLeases(p, n.served()...)

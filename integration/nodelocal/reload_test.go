@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the manifest's files and ports show: the filled-in Corefile, the process's number, health and metrics; a changed template
+// What the manifest's files and ports show: the filled-in Corefile, health and metrics; a changed template
 // is taken over within moments and the cache outlives it; a bad one changes nothing.
 func TestReload(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
@@ -29,9 +29,6 @@ func TestReload(t *testing.T) {
 	n.wantPage("http://"+at+m.health.Path, "OK")
 	n.wantPage("http://127.0.0.1:9253/metrics", "coredns_plugin_enabled")
 	n.wantPage("http://127.0.0.1:9353/metrics", `coredns_nodecache_setup_errors_total{errortype="iptables"} 0`)
-	if got := strings.TrimSpace(n.file(p, n.path("node-cache.pid"))); got != fmt.Sprint(p.PID()) {
-		t.Errorf("-pidfile holds %q, want %d", got, p.PID())
-	}
 	for _, want := range []string{"cluster.local:53 {", "forward . " + upstream4.String() + " {\n            force_tcp", "forward . " + n.ExternalAddrs()[0].String() + ":53\n", "health 169.254.20.10:8080"} {
 		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, want) || strings.Contains(text, "__PILLAR__") {
 			t.Errorf("the Corefile lacks %q:\n%s", want, text)

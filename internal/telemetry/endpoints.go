@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -106,30 +105,18 @@ func ServeTCP(ctx context.Context, log *slog.Logger, name string, addr netip.Add
 	if !addr.IsValid() {
 		return
 	}
-	ServeAt(ctx, log, name, addr.String(), handler, nil)
+	ServeAt(ctx, log, name, addr.String(), handler)
 }
 
-// ServeAt is ServeTCP for an address as package net reads it, such as ":9253". If secure is not nil, it serves over TLS; secure is called
-// for each connection, so that renewed files are used.
-func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, secure func() (*tls.Config, error)) {
-	log = log.With("endpoint", name, "addr", addr)
-	if secure != nil {
-		if _, err := secure(); err != nil {
-			log.Error("TLS configuration of the endpoint is invalid; every handshake fails until it is fixed", "err", err)
-		}
-	}
-	serve(ctx, log, handler, func() (net.Listener, error) {
+// ServeAt is ServeTCP for an address as package net reads it, such as ":9253".
+func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler) {
+	serve(ctx, log.With("endpoint", name, "addr", addr), handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", addr)
 		if err != nil {
 			return nil, err
 		}
-		fair := &fairListener{Listener: l, max: maxConns}
-		if secure == nil {
-			return fair, nil
-		}
-		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return secure() }
-		return tls.NewListener(fair, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // secure chooses the versions
+		return &fairListener{Listener: l, max: maxConns}, nil
 	})
 }
 

@@ -2,10 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -16,10 +12,7 @@ import (
 )
 
 // endpoint is an address at which metrics or health are served by HTTP.
-type endpoint struct {
-	name, addr string
-	secure     bool // served over TLS, because -tls-enabled is set
-}
+type endpoint struct{ name, addr string }
 
 // serve implements role.serve: it runs the endpoints that the flags and the current Corefile template name, until ctx ends.
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
@@ -43,14 +36,10 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 			}
 			one, stop := context.WithCancel(ctx)
 			running[e] = stop
-			var secure func() (*tls.Config, error)
-			if e.secure {
-				secure = c.tlsConfig
-			}
 			wg.Go(func() {
 				select { // wait for the link, because the endpoint may listen at an address of it
 				case <-c.linked:
-					telemetry.ServeAt(one, c.log, e.name, e.addr, handlers[e.name], secure)
+					telemetry.ServeAt(one, c.log, e.name, e.addr, handlers[e.name])
 				case <-one.Done():
 				}
 			})
@@ -63,46 +52,18 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 // mu.
 func (c *nodeCache) wanted() []endpoint {
 	var out []endpoint
-	add := func(name string, secure bool, addrs ...string) {
+	add := func(name string, addrs ...string) {
 		for _, a := range addrs {
 			if a != "" && !slices.ContainsFunc(out, func(w endpoint) bool { return samePort(w.addr, a) }) {
-				out = append(out, endpoint{name, a, secure})
+				out = append(out, endpoint{name, a})
 			}
 		}
 	}
-	add("metrics", false, c.survey.Prometheus...)
-	add("health", false, c.survey.Health...)
-	add("health", false, c.survey.Ready...)
-	add("metrics", c.opts.TLS.Enabled, c.opts.SetupMetrics)
+	add("metrics", c.survey.Prometheus...)
+	add("health", c.survey.Health...)
+	add("health", c.survey.Ready...)
+	add("metrics", c.opts.SetupMetrics)
 	return out
-}
-
-// tlsConfig reads the certificate, the key and the client CA that the -tls- flags name.
-func (c *nodeCache) tlsConfig() (*tls.Config, error) {
-	o := c.opts.TLS
-	conf := &tls.Config{ClientAuth: o.Auth, MinVersion: o.Min} //nolint:gosec // the operator's to choose
-	cert, certErr := c.env.ReadFile(o.Cert)
-	key, keyErr := c.env.ReadFile(o.Key)
-	if err := errors.Join(certErr, keyErr); err != nil {
-		return nil, fmt.Errorf("read -tls-cert-file and -tls-private-key-file: %w", err)
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("-tls-cert-file %s, -tls-private-key-file %s: %w", o.Cert, o.Key, err)
-	}
-	conf.Certificates = []tls.Certificate{pair}
-	if o.ClientCA == "" {
-		return conf, nil
-	}
-	signers, err := c.env.ReadFile(o.ClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("read -tls-client-ca-file: %w", err)
-	}
-	conf.ClientCAs = x509.NewCertPool()
-	if !conf.ClientCAs.AppendCertsFromPEM(signers) {
-		return nil, fmt.Errorf("-tls-client-ca-file %s: no certificate in it", o.ClientCA)
-	}
-	return conf, nil
 }
 
 // samePort reports whether two addresses may conflict, so that only one of them can be listened on.

@@ -2,17 +2,15 @@ package lifecycle
 
 import (
 	"errors"
-	"fmt"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// partChecked implements role.checked. It counts faults in node-cache's metrics, starts the waiting endpoints after the first check of the
-// link, and writes the -pidfile file each time the server has started.
+// partChecked implements role.checked. It counts faults in node-cache's metrics, and starts the waiting endpoints after the first check
+// of the link.
 func (c *nodeCache) partChecked(part string, err error) {
 	switch part {
 	case "link":
@@ -25,17 +23,8 @@ func (c *nodeCache) partChecked(part string, err error) {
 		_ = c.faults.Count(nodecache.FaultInterfaceCheck, err)
 	case "rules", "firewall":
 		_ = c.faults.Count(rulesFault(err), err)
-	case "server":
-		if file := c.opts.PIDFile; err == nil && file != "" {
-			if err := replaceFile(file, pidText()); err != nil {
-				c.log.Warn("cannot write the process ID to the -pidfile file", "err", err)
-			}
-		}
 	}
 }
-
-// pidText returns the content of the -pidfile file.
-func pidText() string { return fmt.Sprintln(os.Getpid()) }
 
 // rulesFault returns node-cache's metric label for a failed write of the rules: another program holds iptables' lock, or any other error.
 func rulesFault(err error) string {

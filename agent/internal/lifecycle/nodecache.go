@@ -234,14 +234,9 @@ func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// cleanUp implements role.cleanUp. It removes its -pidfile file, as CoreDNS does, and the link if the plan has it as temporary. The
-// switch always stays, because pods send queries to the agent's addresses.
+// cleanUp implements role.cleanUp. It removes the link if the plan has it as temporary. The switch always stays, because pods send
+// queries to the agent's addresses.
 func (c *nodeCache) cleanUp(p plan.Plan) error {
-	if file := c.opts.PIDFile; file != "" {
-		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
-			_ = os.Remove(file) // an error is harmless: the pid of an ended process stays
-		}
-	}
 	if !p.Link.Temporary {
 		return nil
 	}

@@ -150,7 +150,7 @@ type Parts struct {
 	Uplinks  plan.Uplinks
 	Recorder Recorder
 	// PartChecked is called when a part (link, rules, firewall, prober) was checked and, if needed, repaired, with the error that prevented
-	// it, if any. For the server, it is called at the start. Only the loop's goroutine calls it.
+	// it, if any. Only the loop's goroutine calls it.
 	PartChecked func(part string, err error)
 	// Upstreams show whether misses can be forwarded, and appear in the status. If nil, leases do not depend on upstreams.
 	Upstreams Upstreams

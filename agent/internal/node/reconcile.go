@@ -113,9 +113,7 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	if s.Unserved != nil {
 		return s.Unserved
 	}
-	err := n.Server.Start(ctx, s.Server)
-	n.PartChecked("server", err)
-	if err != nil {
+	if err := n.Server.Start(ctx, s.Server); err != nil {
 		return err
 	}
 	n.mu.Lock()

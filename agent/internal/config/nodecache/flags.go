@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -30,7 +29,6 @@ type Options struct {
 	// environment, which may have only one IP family. node-cache has no such flag.
 	Fallback       []netip.Addr
 	Backend        string // back end of the packet rules; node-cache has no such flag
-	PIDFile        string
 	JSONLog        bool
 	Quiet          bool
 	ShowPlugins    bool
@@ -50,7 +48,6 @@ type Link struct {
 // Endpoints has the flags about the HTTP addresses of metrics and health.
 type Endpoints struct {
 	SetupMetrics string // -metrics-listen-address, host:port; "" for none
-	TLS          TLS    // of SetupMetrics
 	Prometheus   string // -prometheus-listen-address, for the template
 	HealthPort   uint16 // port of /health. With SetupIptables, conntrack does not track the node's connections to it
 }
@@ -67,8 +64,7 @@ const (
 // rawFlags has the flags that Parse converts, checks or ignores.
 type rawFlags struct {
 	localIP, fallback, interval, health, port, corefile, conf, logFormat, initialDelay string
-	clientAuth, minTLS                                                                 string
-	reload, ebtables                                                                   bool
+	reload, ebtables, tls                                                              bool
 }
 
 // Parse parses node-cache's command line. If it returns flag.ErrHelp, it has written the list of flags to usage.
@@ -127,7 +123,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", of.flag, of.address))
 		}
 	}
-	errs = append(errs, o.checkBackend(), o.checkTLS(g.clientAuth, g.minTLS))
+	errs = append(errs, o.checkBackend())
 	o.Corefile = g.conf
 	if !set["conf"] {
 		o.Corefile = g.corefile
@@ -183,13 +179,10 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 		"the node's connections to it; the template's health line must name the same port")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the network interface when the agent ends; the packet rules always stay")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: the agent always reloads when a file changes, and at SIGUSR1")
-	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise the other -tls- flags have no effect")
-	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the TLS certificate, in PEM; read for each connection")
-	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of the TLS certificate's private key, in PEM")
-	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for clients' certificates at -metrics-listen-address: "+
-		strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
-	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the CA certificates that sign client certificates, in PEM")
-	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "minimum TLS `VERSION` at -metrics-listen-address: TLS10 to TLS13")
+	fs.BoolVar(&g.tls, "tls-enabled", false, "true: do not serve -metrics-listen-address; the agent serves no metrics over TLS")
+	for _, name := range []string{"cert-file", "private-key-file", "client-auth-type", "client-ca-file", "min-version"} {
+		fs.String("tls-"+name, "", "no effect")
+	}
 	// Flags of earlier releases of node-cache.
 	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: the packet rules exist before the first query")
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
@@ -197,7 +190,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in Corefile template to")
 	fs.StringVar(&g.port, "dns.port", "53", "`PORT` at which to serve DNS; only 53 is possible")
 	fs.StringVar(&g.port, "p", "53", "`PORT` at which to serve DNS, the same as -dns.port")
-	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process ID to, once the agent serves DNS")
+	fs.String("pidfile", "", "no effect: no file is written")
 	fs.StringVar(&g.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	fs.BoolVar(&o.Quiet, "quiet", false, "do not log flags that were corrected or have no effect")
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the plugins that a Corefile may use, and exit")
@@ -235,6 +228,14 @@ func (o *Options) note(g rawFlags, set map[string]bool) {
 	}
 	if set["initialdelay"] {
 		add("-initialdelay has no effect: the host's packet rules exist before the first query")
+	}
+	if set["pidfile"] {
+		add("-pidfile has no effect: no file is written; the health endpoint shows that the agent serves")
+	}
+	if g.tls {
+		o.SetupMetrics = ""
+		add("-tls-enabled: the agent serves no metrics over TLS, and so none at -metrics-listen-address: have a TLS proxy read " +
+			"-prometheus-listen-address, or remove the flag")
 	}
 	if !o.SetupIptables {
 		add("-setupiptables=false: iptables stays as it is. The packet rules are an nftables table, which sends queries to kube-dns if " +

@@ -2,7 +2,6 @@ package nodecache
 
 import (
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"net/netip"
@@ -69,19 +68,14 @@ func TestFlags(t *testing.T) {
 		{"-prometheus-listen-address :9999", func(o *Options) { o.Prometheus = ":9999" }, ""},
 		{"-health-port 8081", func(o *Options) { o.HealthPort = 8081 }, ""},
 		{"-reloadwithsignal", func(*Options) {}, "take effect at once"},
-		{"-pidfile /tmp/node-cache.pid", func(o *Options) { o.PIDFile = "/tmp/node-cache.pid" }, ""},
+		{"-pidfile /tmp/node-cache.pid", func(*Options) {}, "no effect"},
 		{"-dns.port 53", func(*Options) {}, ""},
 		{"-p 53", func(*Options) {}, ""},
 		{"-log-format text", func(*Options) {}, ""},
 		{"-log-format json", func(o *Options) { o.JSONLog = true }, ""},
 		{"-quiet", func(o *Options) { o.Quiet = true }, ""},
 		{"-tls-enabled=false -tls-cert-file /x -tls-private-key-file /y -tls-client-auth-type NoClientCert -tls-client-ca-file /z -tls-min-version TLS13", func(*Options) {}, ""},
-		{"-tls-enabled", func(o *Options) {
-			o.TLS = TLS{Enabled: true, Cert: "/etc/ssl/tls.crt", Key: "/etc/ssl/tls.key", Min: tls.VersionTLS13}
-		}, ""},
-		{"-tls-enabled -tls-cert-file /x -tls-private-key-file /y -tls-client-auth-type RequireAndVerifyClientCert -tls-client-ca-file /z -tls-min-version TLS12", func(o *Options) {
-			o.TLS = TLS{Enabled: true, Cert: "/x", Key: "/y", ClientCA: "/z", Auth: tls.RequireAndVerifyClientCert, Min: tls.VersionTLS12}
-		}, ""},
+		{"-tls-enabled", func(o *Options) { o.SetupMetrics = "" }, "no metrics over TLS"},
 		{"-initialdelay 10", func(*Options) {}, "no effect"},
 		{"-setupebtables", func(*Options) {}, "no effect"},
 		{"-fallback 10.96.0.10,fd00:96::a", func(o *Options) { o.Fallback = addrs("10.96.0.10", "fd00:96::a") }, ""},
@@ -132,33 +126,28 @@ func TestEveryFlagIsTried(t *testing.T) {
 func TestBadFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"": "-localip names no address",
-		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":                                  "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
-		"-localip 169.254.20.300":                                                     `"169.254.20.300" is not an IP address`,
-		"-localip fe80::1%eth0":                                                       "without port or interface",
-		"-localip 1.2.3.4 -interfacename eth0/1":                                      "not a name for an interface",
-		"-localip 1.2.3.4 -interfacename a:b":                                         "not a name for an interface",
-		"-localip 1.2.3.4 -interfacename ..":                                          "not a name for an interface",
-		"-localip 1.2.3.4 -log-format xml":                                            `-log-format "xml": write text or json`,
-		"-localip 1.2.3.4 -setupinterface=perhaps":                                    "`neardns-agent nodecache -h` lists the flags",
-		"-localip 1.2.3.4 -dns.port 5353":                                             "only port 53 is served",
-		"-localip 1.2.3.4 -p 5353":                                                    "only port 53 is served",
-		"-localip 1.2.3.4 -backend ebpf":                                              `-backend "ebpf": write one of auto, nftables, iptables, iptables-nft, iptables-legacy`,
-		"-localip 1.2.3.4 -setupiptables=false -backend iptables":                     "remove one of the two",
-		"-localip 1.2.3.4 -health-port x":                                             "write a port number",
-		"-localip 1.2.3.4 -cachememory -1":                                            "write a number of mebibytes",
-		"-localip 1.2.3.4 -syncinterval soon":                                         "write seconds",
-		"-localip 1.2.3.4 -syncinterval 0":                                            "write 1s to 1h0m0s",
-		"-localip 1.2.3.4 -syncinterval 100000":                                       "write 1s to 1h0m0s",
-		"-localip 1.2.3.4 -syncinterval -60s":                                         "write 1s to 1h0m0s",
-		"-localip 1.2.3.4 -metrics-listen-address x":                                  "write host:port",
-		"-localip 1.2.3.4 -tls-enabled -tls-client-auth-type no":                      `-tls-client-auth-type "no": write one of NoClientCert, `,
-		"-localip 1.2.3.4 -tls-enabled -tls-min-version 1.2":                          `-tls-min-version "1.2": write one of TLS10, TLS11, TLS12, TLS13`,
-		"-localip 1.2.3.4 -tls-enabled -tls-cert-file=":                               "name both",
-		"-localip 1.2.3.4 -tls-enabled -tls-client-ca-file /z":                        "has no effect with -tls-client-auth-type NoClientCert",
-		"-localip 1.2.3.4 -tls-enabled -tls-client-auth-type VerifyClientCertIfGiven": "needs -tls-client-ca-file",
-		"-localip 1.2.3.4 more":                                                       `unexpected argument "more"`,
-		"-localip 1.2.3.4 -colour":                                                    "flag provided but not defined: -colour",
-		"-localip 1.2.3.4 -fallback nowhere":                                          `"nowhere" is not an IP address`,
+		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":              "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
+		"-localip 169.254.20.300":                                 `"169.254.20.300" is not an IP address`,
+		"-localip fe80::1%eth0":                                   "without port or interface",
+		"-localip 1.2.3.4 -interfacename eth0/1":                  "not a name for an interface",
+		"-localip 1.2.3.4 -interfacename a:b":                     "not a name for an interface",
+		"-localip 1.2.3.4 -interfacename ..":                      "not a name for an interface",
+		"-localip 1.2.3.4 -log-format xml":                        `-log-format "xml": write text or json`,
+		"-localip 1.2.3.4 -setupinterface=perhaps":                "`neardns-agent nodecache -h` lists the flags",
+		"-localip 1.2.3.4 -dns.port 5353":                         "only port 53 is served",
+		"-localip 1.2.3.4 -p 5353":                                "only port 53 is served",
+		"-localip 1.2.3.4 -backend ebpf":                          `-backend "ebpf": write one of auto, nftables, iptables, iptables-nft, iptables-legacy`,
+		"-localip 1.2.3.4 -setupiptables=false -backend iptables": "remove one of the two",
+		"-localip 1.2.3.4 -health-port x":                         "write a port number",
+		"-localip 1.2.3.4 -cachememory -1":                        "write a number of mebibytes",
+		"-localip 1.2.3.4 -syncinterval soon":                     "write seconds",
+		"-localip 1.2.3.4 -syncinterval 0":                        "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -syncinterval 100000":                   "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -syncinterval -60s":                     "write 1s to 1h0m0s",
+		"-localip 1.2.3.4 -metrics-listen-address x":              "write host:port",
+		"-localip 1.2.3.4 more":                                   `unexpected argument "more"`,
+		"-localip 1.2.3.4 -colour":                                "flag provided but not defined: -colour",
+		"-localip 1.2.3.4 -fallback nowhere":                      `"nowhere" is not an IP address`,
 	} {
 		if _, err := Parse(strings.Fields(args), os.Stderr); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
