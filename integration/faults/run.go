@@ -128,11 +128,14 @@ func (r *run) succeed() {
 	r.old, r.s.server = r.s.server, o.successor()
 }
 
-// overlap waits until old and new have met: from then on for some milliseconds both have the sockets. A successor that never
-// gets so far is distinguished by what follows.
+// overlap waits until old and new have met: from then on for some milliseconds both have the sockets. If they do not meet, the fault would
+// be another one, and the run ends.
 func (r *run) overlap() {
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && !strings.Contains(r.old.Output(), "hand-over begins"); {
-		r.s.pause(time.Millisecond)
+	r.s.t.Helper()
+	for deadline := time.Now().Add(2 * time.Second); !strings.Contains(r.old.Output(), "handover begins"); r.s.pause(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.s.t.Fatalf("%s: the handover did not begin:\n%s\n%s", r.s.name, tail(r.old.Output()), tail(r.s.server.Output()))
+		}
 	}
 }
 
