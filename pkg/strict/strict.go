@@ -10,6 +10,7 @@
 package strict
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -79,6 +80,26 @@ func Bounded(all []error, most int) error {
 	if most > 0 && len(all) > most {
 		all = append(slices.Clone(all[:most]), fmt.Errorf("and %d more", len(all)-most))
 	}
+	return errors.Join(all...)
+}
+
+// Sorted returns the errors that err joins, also in several layers, as one joined error: sorted by file, line and column of their faults.
+// Errors without a position come first.
+func Sorted(err error) error {
+	all := []error{err}
+	for i := 0; i < len(all); {
+		//nolint:errorlint // an error that wraps a joined one has text of its own, and stays whole
+		if joined, ok := all[i].(interface{ Unwrap() []error }); ok {
+			all = slices.Replace(all, i, i+1, joined.Unwrap()...)
+		} else {
+			i++
+		}
+	}
+	slices.SortStableFunc(all, func(a, b error) int {
+		f, g := &Fault{}, &Fault{}
+		_, _ = errors.As(a, &f), errors.As(b, &g)
+		return cmp.Or(cmp.Compare(f.File, g.File), cmp.Compare(f.Line, g.Line), cmp.Compare(f.Column, g.Column))
+	})
 	return errors.Join(all...)
 }
 

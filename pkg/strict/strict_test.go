@@ -110,6 +110,22 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// Sorted goes into errors that were joined, and leaves a wrapped one whole.
+func TestSorted(t *testing.T) {
+	at := func(file string, line, column int) error {
+		return &Fault{Place: Place{file, line, column}, Message: "x"}
+	}
+	err := errors.Join(at("b", 5, 2), errors.Join(at("b", 5, 1), at("a", 7, 7), nil), errors.New("no position"),
+		fmt.Errorf("read: %w; or", errors.Join(at("b", 4, 9), at("a", 1, 1))), at("b", 0, 0))
+	want := "no position\na:7:7: x\nb: x\nread: b:4:9: x\na:1:1: x; or\nb:5:1: x\nb:5:2: x"
+	if got := Sorted(err); got.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", got, want)
+	}
+	if Sorted(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
 func TestIsDomain(t *testing.T) {
 	for s, want := range map[string]bool{
 		"cluster.local": true, "_tcp.B.example": true, "a": true, "1.2": true, "": false, ".": false, "a.": false, "a..b": false, "-a.b": false,

@@ -278,38 +278,32 @@ func Default() Node {
 func Load(path string, env Env) (*Node, error) {
 	n := Default()
 	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
+	var err error
 	if path != "" {
-		data, err := env.ReadFile(path)
-		if err != nil {
-			return nil, configfile.Unreadable(err)
+		data, unreadable := env.ReadFile(path)
+		if unreadable != nil {
+			return nil, configfile.Unreadable(unreadable)
 		}
-		if err := n.decode(path, data, env.LookupEnv); err != nil {
-			return nil, n.withBounds(err)
-		}
+		err = n.decode(path, data, env.LookupEnv)
 	}
-	err := n.detect(env)
+	if err == nil {
+		err = n.detect(env)
+	}
 	if err == nil && n.Corefile != "" {
 		err = n.readCorefile(env)
 	}
 	if err == nil {
 		err = n.Validate()
-	} else {
-		err = n.withBounds(err)
+	} else { // the configuration is incomplete: the other checks of Validate would also report missing values
+		err = errors.Join(append(n.checkBounds(), err)...)
 	}
-	if err != nil { // add the unknown keys, because a misspelled key may have caused err
-		var all []error
-		for _, f := range n.unknown {
-			all = append(all, f)
+	if err != nil {
+		for _, f := range n.unknown { // a misspelled key may have caused err
+			err = errors.Join(err, f)
 		}
-		return nil, errors.Join(append(all, err)...)
+		return nil, strict.Sorted(err)
 	}
 	return &n, nil
-}
-
-// withBounds adds errors about numbers that are out of range to err, the reason why the configuration is incomplete. The other checks of
-// Validate would also report missing values.
-func (n *Node) withBounds(err error) error {
-	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
 
 // StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be read

@@ -147,7 +147,7 @@ func Load(path string, env Env) (*Config, error) {
 	}
 	r.edge(body, &e)
 	if err := r.Err(0); err != nil {
-		return nil, err
+		return nil, strict.Sorted(err)
 	}
 	return &e, nil
 }

@@ -115,15 +115,18 @@ func TestLoadEdgeFaults(t *testing.T) {
 		"a negative number":  {leastEdge + "rate: {slip: -1}\n", []string{"rate.slip", "not within"}},
 		"a level":            {leastEdge + "log: {level: loud}\n", []string{"log.level", "debug, info, warn, error"}},
 		"three at once":      {leastEdge + "rate: {slip: -1, answers: x}\nlog: {format: xml}\n", []string{"rate.slip", "rate.answers", "log.format"}},
+		"by position":        {leastEdge + "- {name: 'b example'}\n", []string{"zones[1].primary", "zones[1].name"}},
 	} {
 		e, err := loadEdge(row.text, env)
 		if err == nil {
 			t.Errorf("%s: taken as %+v", name, e)
 			continue
 		}
+		rest, found := err.Error(), false
 		for _, want := range row.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v\ndoes not say %q", name, err, want)
+			if _, rest, found = strings.Cut(rest, want); !found {
+				t.Errorf("%s: %v\ndoes not have %q, or not in this order", name, err, row.want)
+				break
 			}
 		}
 	}
