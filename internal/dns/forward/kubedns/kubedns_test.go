@@ -133,6 +133,7 @@ func TestRead(t *testing.T) {
     reload
     loadbalance
 }`, true, "forward . /etc/resolv.conf, line 13", nil},
+		// As corefileTemplate of OpenShift's cluster-dns-operator renders a DNS object without fields.
 		{"OpenShift", `.:5353 {
     bufsize 1232
     errors
@@ -158,7 +159,9 @@ func TestRead(t *testing.T) {
 }
 hostname.bind:5353 {
     chaos
-}`, false, "its Corefile has the zone hostname.bind, line 24", []string{"hostname.bind."}},
+}`, true, "forward . /etc/resolv.conf, line 16", nil},
+		{"a zone of another plugin, too", kubeadm + "hostname.bind:5353 {\n    chaos\n    template ANY ANY\n}", false,
+			"its Corefile has the zone hostname.bind, line 24", []string{"hostname.bind."}},
 		{"OpenShift with a forwarder", `# foo
 foo.com:5353 {
     prometheus 127.0.0.1:9153
