@@ -26,19 +26,30 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{},
 		resolvconf.Truncate).Settings
 	w := warner{seen: map[string]bool{}}
-	try := func(name string, at strict.Value) {
+	try := func(name string, at strict.Value, level Level) {
 		_, applied, ignored := rules.For(v.Field, name, nil).Apply(node, nil, namespace, usual)
 		for _, i := range ignored {
 			w.ignored(at, i)
+			if i.What != at.Field {
+				continue
+			}
+			// The level is refused. Add its other faults, so that one correction is enough.
+			_, alone, _ := Rules{Level: level, Limits: rules.Limits}.For(at.Field, "", nil).Apply(node, nil, namespace, usual)
+			for _, n := range alone.Notes {
+				inIgnored := n.Code == resolvconf.UnknownOption && rules.Unknown != "" && rules.Unknown != Keep
+				if !inIgnored && !strings.Contains(i.Why, n.Text) {
+					w.note(at, n)
+				}
+			}
 		}
 		for _, n := range applied.Notes {
 			w.note(at, n)
 		}
 	}
-	try("", v)
+	try("", v, rules.Level)
 	if spaces, ok := v.Map()[keyNamespaces]; ok {
 		for _, m := range spaces.Sorted() {
-			try(m.Key, m.Value)
+			try(m.Key, m.Value, rules.Namespaces[m.Key])
 		}
 	}
 	return w.out

@@ -35,6 +35,16 @@ func TestWarnings(t *testing.T) {
 		"all of them at once": {`{"unknownOptions": "refuse", "options": ["one", "ndots:2", "two"]}`, []string{
 			`dns: no pod with the kubelet's settings gets it: option "one" is known to no resolver, and unknownOptions is refuse; resolvers know attempts, debug, edns0, `,
 			`dns: no pod with the kubelet's settings gets it: option "two" is known to no resolver, and unknownOptions is refuse`}},
+		"excess and a wrong value": {`{"excess": "refuse", "nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"],
+			"options": ["ndots:abc", "nonsense"]}`, []string{
+			`dns: no pod with the kubelet's settings gets it: overlay dropped: 3 of 4`,
+			`dns.options[0]: option "ndots:abc" needs a number`,
+			`dns.options[1]: option "nonsense" is known to no resolver and has no effect`}},
+		"an unknown option and excess": {`{"unknownOptions": "refuse", "excess": "refuse", "namespaces": {"shop": {
+			"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"], "options": ["one", "ndots:16"]}}}`, []string{
+			`dns.namespaces.shop: no pod with the kubelet's settings gets it: option "one" is known to no resolver, and unknown`,
+			`dns.namespaces.shop.nameservers: 3 of 4 nameservers are within the limit`,
+			`dns.namespaces.shop.options[1]: option "ndots:16" is taken as ndots:15`}},
 		"in a namespace": {`{"namespaces": {"shop": {"options": ["a"]}, "web": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}}}`, []string{`dns.namespaces.shop.options[0]: option "a" is known`, "dns.namespaces.web.nameservers: 3 of 4"}},
 		"once for all":   {`{"options": ["a"], "namespaces": {"shop": {"searches": ["x.example"]}}}`, []string{`dns.options[0]: option "a"`}},
 		"by both levels": {`{"nameservers": ["192.0.2.1", "192.0.2.2"], "namespaces": {"shop": {"nameservers": ["192.0.2.3"]}}}`, []string{"dns.namespaces.shop.nameservers: 3 of 4"}},

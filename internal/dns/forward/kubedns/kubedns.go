@@ -124,7 +124,7 @@ func (r *reader) isCluster(zone string) bool {
 
 func (r *reader) block(b caddyfile.ServerBlock) {
 	outside := false
-	// OpenShift has one for hostname.bind. The plugin answers only class CH, with the server's own name: no other name's records change.
+	// OpenShift has one for hostname.bind. The plugin answers only class CH, with the server's own name.
 	_, chaos := b.Tokens["chaos"]
 	chaos = chaos && len(b.Tokens) == 1
 	for _, key := range b.Keys {
