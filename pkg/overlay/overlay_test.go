@@ -138,7 +138,7 @@ func TestPrecedence(t *testing.T) {
 			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
 		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", ""},
 		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",
-			`annotation neardns.io/dns-params: line 1: "ndots: 1" has a colon where YAML begins a value: put it in quotes, or the key on a line of its own`},
+			"annotation neardns.io/dns-params: options[0].ndots: unknown key: take it out, or use one of name, value; options[0].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own, "none",
 			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",

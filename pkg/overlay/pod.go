@@ -2,13 +2,15 @@ package overlay
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"github.com/neardns/neardns/pkg/plainyaml"
+	"sigs.k8s.io/yaml"
+
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/strict"
@@ -130,9 +132,11 @@ func (w *PodRules) read(name, value string) error {
 }
 
 func (w *PodRules) params(value string) error {
-	text, err := plainyaml.JSON(value)
-	if err != nil {
-		return err
+	text, err := []byte(value), error(nil)
+	if !json.Valid(text) {
+		if text, err = yaml.YAMLToJSONStrict(text); err != nil {
+			return err
+		}
 	}
 	o, err := resolvconf.DecodeOverlay("", text)
 	if err != nil {

@@ -114,7 +114,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.agent.Faults = map[string]string{"rules": "another program undid the repair 5 times within 10s"}
 		},
 		"pod-dns": func(f *facts) {
-			bad := podfile.Ignored{What: "annotation neardns.io/dns-params", Why: `line 1: "yes" is a word to some`}
+			bad := podfile.Ignored{What: "annotation neardns.io/dns-params", Why: "options[0]: unknown key"}
 			f.attachments = []pods.Verified{
 				podWithDNS("shop/a", "steered", podfile.Overlaid, "", bad),
 				podWithDNS("shop/b", "steered", podfile.AsGiven, "none of the settings wanted can be given", bad),

@@ -1,0 +1,54 @@
+package overlay
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/resolvconf"
+)
+
+// The annotation is JSON, or YAML as kubectl reads it.
+func TestParams(t *testing.T) {
+	const want = `search: [a.b]
+options: [{name: ndots, value: "2"}, {name: edns0}]`
+	for _, text := range []string{
+		want,
+		`{"search": ["a.b"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}`,
+		"---\n# as people write it\nsearch:\n- 'a.b' # quoted\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
+		"options: &o\n  - ndots:2\n  - \"edns0\"\nsearch:\n  - >-\n    a.b\n",
+	} {
+		var w PodRules
+		if err := w.params(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		o := resolvconf.Overlay{Settings: resolvconf.Settings{Searches: []string{"a.b"}, Options: []string{"ndots:2", "edns0"}}}
+		if d := cmp.Diff([]layer{{"annotation neardns.io/dns-params", o}}, w.layers, cmp.AllowUnexported(layer{}, resolvconf.Overlay{})); d != "" {
+			t.Errorf("%s (-want +got):\n%s", text, d)
+		}
+	}
+	bomb := "a: &a [x]\n"
+	for c := 'b'; c <= 'z'; c++ {
+		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 20) + "]\n"
+	}
+	for text, want := range map[string]string{
+		"":                            "the overlay: ",
+		"# only this":                 "the overlay: ",
+		"options: [ndots: 1]":         "options[0].name: missing",
+		"options:\n- yes\n":           "options[0]: ",
+		"options: [a]\noptions: [b]":  `"options" already set`,
+		"options:\n\t- ndots:2\n":     "line 2: found character that cannot start any token",
+		`{"options": ["ndots:2"}`:     "did not find expected ',' or ']'",
+		bomb:                          "excessive aliasing",
+		strings.Repeat("[", 20000):    "exceeded max depth",
+		"searches: \xff":              "invalid",
+		"- options:\n  - name: ndots": "a list, but one object",
+	} {
+		var w PodRules
+		if err := w.params(text); err == nil || !strings.Contains(err.Error(), want) || len(w.layers) > 0 {
+			t.Errorf("%.60q: %v\nwant %q", text, err, want)
+		}
+	}
+}
