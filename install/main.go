@@ -59,7 +59,7 @@ type folders struct {
 }
 
 func (f *folders) flags(set *pflag.FlagSet) {
-	here := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil })
+	here, _ := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil }, os.LookupEnv)
 	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` with the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` with the runtime's network configurations (conflists)")
 	set.StringVar(&f.file, "file", "", "`NAME` of the conflist in --cni-conf to edit; default: the first one, which the "+

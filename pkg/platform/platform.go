@@ -91,13 +91,19 @@ func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []st
 // ServiceHost returns the name of the environment variable that has the cluster DNS address.
 func (p Platform) ServiceHost() string { return p.Service + "_SERVICE_HOST" }
 
-// Here returns the platform of this node: the first whose kubelet configuration exists, or whose CNIConf is not the default folder and
-// exists. If there is none, it returns the first platform. exists reports whether a file or folder exists.
-func Here(exists func(path string) bool) Platform {
+// Here returns the platform of this node and what it was found by: the first whose kubelet configuration exists, whose CNIConf is not the
+// default folder and exists, or whose Service has a name of its own and is in the environment. If there is none, it returns the first
+// platform and "". exists reports whether a file or folder exists; lookup is os.LookupEnv.
+func Here(exists func(path string) bool, lookup func(name string) (string, bool)) (p Platform, by string) {
 	for _, p := range All() {
-		if p.Kubelet != "" && exists(p.Kubelet) || p.CNIConf != conf && exists(p.CNIConf) {
-			return p
+		switch service, _ := lookup(p.ServiceHost()); {
+		case p.Kubelet != "" && exists(p.Kubelet):
+			return p, p.Kubelet
+		case p.CNIConf != conf && exists(p.CNIConf):
+			return p, p.CNIConf
+		case p.Service != kubeDNS && service != "":
+			return p, p.ServiceHost()
 		}
 	}
-	return All()[0]
+	return All()[0], ""
 }

@@ -55,11 +55,18 @@ func TestKubeletFiles(t *testing.T) {
 }
 
 func TestHere(t *testing.T) {
-	for path, want := range map[string]string{
+	for found, want := range map[string]string{
 		"": "kubeadm", "/etc/kubernetes/kubelet.yaml": "talos", "/var/lib/rancher/k3s/agent/etc/cni/net.d": "k3s", "/opt/cni/bin": "kubeadm",
+		"KUBE_DNS_SERVICE_HOST": "kubeadm", "RKE2_COREDNS_RKE2_COREDNS_SERVICE_HOST": "rke2",
 	} {
-		if got := Here(func(p string) bool { return p == path }).Name; got != want {
-			t.Errorf("with %q: %s, want %s", path, got, want)
+		by := found
+		if want == "kubeadm" {
+			by = ""
+		}
+		here := map[string]string{found: "10.96.0.10"}
+		got, how := Here(func(path string) bool { return here[path] != "" }, func(name string) (string, bool) { v, ok := here[name]; return v, ok })
+		if got.Name != want || how != by {
+			t.Errorf("with %q: %s by %q, want %s by %q", found, got.Name, how, want, by)
 		}
 	}
 }

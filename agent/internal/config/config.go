@@ -96,7 +96,8 @@ type origins struct {
 	unknown []*strict.Fault         // faults about unknown keys, which have no effect
 	remarks map[string]string       // additional text for Show's comments, by field
 
-	platform platform.Platform // the platform whose kubelet configuration was found; zero if none was
+	platform   platform.Platform
+	platformBy string // what it was found by; "": nothing was found, and platform is the default
 }
 
 // Unknown lists the keys of the file that this release does not know, each with its position and the known key that was probably meant, or

@@ -61,11 +61,13 @@ func (n *Node) detect(env Env) error {
 	if err != nil && !(n.IsSet("clusterDomain") && n.IsSet("redirects") && n.IsSet("localAddresses")) {
 		return err
 	}
-	if all := platform.All(); k.from != "" {
-		if i := slices.IndexFunc(all, func(p platform.Platform) bool { return p.Kubelet != "" && strings.Contains(k.from, p.Kubelet) }); i >= 0 {
-			n.platform = all[i]
+	n.platform, n.platformBy = platform.Here(func(path string) bool {
+		if env.Glob == nil || strings.Contains(k.from, path) { // k.from names the file that the installer's copy is of
+			return strings.Contains(k.from, path)
 		}
-	}
+		found, _ := env.Glob(path)
+		return len(found) > 0
+	}, env.LookupEnv)
 	if !n.IsSet("clusterDomain") && k.clusterDomain != "" {
 		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, k.from
 	}

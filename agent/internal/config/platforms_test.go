@@ -35,13 +35,16 @@ func TestPlatforms(t *testing.T) {
 			golden.File(t, filepath.Join(tree, "detected"), b.String()+n.showPlatform())
 
 			// The installer, run on such a node, has its folders.
-			here := platform.Here(func(path string) bool { _, err := os.Stat(filepath.Join(tree, path)); return err == nil })
+			here, _ := platform.Here(func(path string) bool { _, err := os.Stat(filepath.Join(tree, path)); return err == nil }, e.LookupEnv)
+			if here != n.platform {
+				t.Errorf("the installer has %s, the agent %s", here.Name, n.platform.Name)
+			}
 			if lists, _ := filepath.Glob(filepath.Join(tree, here.CNIConf, "*.conf*")); len(lists) == 0 {
 				t.Errorf("%s: no network configuration in %s", here.Name, here.CNIConf)
 			}
 			// The copy that the installer makes of the kubelet's settings gives the agent the same.
 			k, ok, err := n.Kubelet(e)
-			if err != nil || ok != (n.platform.Name != "") {
+			if err != nil || ok != (n.platformBy != "" && n.platformBy == n.platform.Kubelet) {
 				t.Error(k, ok, err)
 			}
 		})

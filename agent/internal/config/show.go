@@ -36,12 +36,12 @@ func (n *Node) Show() string {
 // showPlatform returns a comment about detected facts for which NodeConfig has no key: the folders that the installer edits, and
 // kube-dns's ConfigMap.
 func (n *Node) showPlatform() string {
-	if n.platform.Name == "" {
-		return ""
+	p, how := n.platform, "found by "+n.platformBy
+	if n.platformBy == "" {
+		how = "the default, because no other platform's files are visible here"
 	}
-	p := n.platform
-	return fmt.Sprintf("# Platform: %s, found by %s. CNI plugins: %s. Network configurations: %s.\n"+
-		"# kube-dns's Corefile: ConfigMap %s in %s.\n", p.Name, p.Kubelet, p.CNIBin, p.CNIConf, p.Corefile, p.Namespace)
+	return fmt.Sprintf("# Platform: %s, %s. CNI plugins: %s. Network configurations: %s.\n"+
+		"# kube-dns's Corefile: ConfigMap %s in %s.\n", p.Name, how, p.CNIBin, p.CNIConf, p.Corefile, p.Namespace)
 }
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }

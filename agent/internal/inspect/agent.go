@@ -90,7 +90,7 @@ func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, erro
 		return nil, errors.New("the agent does not show its configuration")
 	}
 	const name = "the configuration in effect"
-	return config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
+	return config.Load(name, config.Env{LookupEnv: e.LookupEnv, Glob: e.Glob, ReadFile: func(path string) ([]byte, error) {
 		if path == name { // it has every key that could be detected, so nothing is
 			return text, nil
 		}
