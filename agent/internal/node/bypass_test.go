@@ -46,5 +46,9 @@ func TestHeld(t *testing.T) {
 		}
 		<-time.After(time.Second) // of the test's own clock: the process was stopped
 		check("lapsed, not noticed", false)
+		n.noteRenewed(target{Address: steering, Protocol: steer.UDP})
+		if got, _ := n.LeaseOf(client); !got.Since.Equal(time.Now()) {
+			t.Errorf("renewed after it has lapsed, but held since %s before", time.Since(got.Since))
+		}
 	})
 }

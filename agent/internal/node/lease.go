@@ -218,12 +218,11 @@ func (n *Node) noteRenewed(t target) {
 		return
 	}
 	now := time.Now()
-	l.lastOK = now
-	changed := !l.held
-	down := now.Sub(l.since)
-	if changed {
+	changed, down := !l.held, now.Sub(l.since)
+	if changed || now.Sub(l.lastOK) > n.now.Terms.Lifetime { // in a process that was stopped, the kernel has let it expire
 		l.held, l.since, l.reason, l.logged = true, now, "", nil
 	}
+	l.lastOK = now
 	n.mu.Unlock()
 	if changed {
 		n.Recorder.Lease(t.Address, t.Protocol, true)

@@ -3,8 +3,11 @@ package podstate
 import (
 	"flag"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/agent/internal/node/lease"
 )
 
 var (
@@ -37,9 +40,28 @@ type upstream int
 
 const (
 	good upstream = iota
-	slow
+	slow          // an answer takes slowTime
 	silent
 )
+
+// slowTime is longer than the pod's own table waits for an answer.
+const slowTime = 3 * time.Second
+
+// process is what the agent's process does.
+type process int
+
+const (
+	alive   process = iota
+	deaf            // its server answers nothing; its other loops go on
+	stopped         // it does nothing, and goes on with what it knew
+	dead            // its successor knows what the pod's file has
+)
+
+// lateAnswer is the answer to a query for a slow name, which is on its way.
+type lateAnswer struct {
+	at      time.Time
+	byAgent bool
+}
 
 // world is one pod, its node and what lies behind. Its agent drives the table; its kernel goes on without the agent.
 type world struct {
@@ -48,20 +70,36 @@ type world struct {
 	status Status
 
 	path     bool // from the pod to the agent and back
-	running  bool // the agent runs; else it is dead or hangs
+	process  process
 	upstream upstream
-	fallback bool // is verified
+	kubeUp   bool // kube-dns answers
+	way      bool // the fallback leads to kube-dns
 	excluded bool // steer.mode does not select the pod
+	misses   bool // the pod queries names that no cache has
+	others   bool // the node has other steered pods, from which the agent can query kube-dns
 	// forwarded: the trial's query is one that the agent forwards.
 	forwarded bool
 	missing   map[Event]bool // signals that are not reported
 
 	leaseUntil time.Time // in the kernel
-	upSince    time.Time // the agent
+	held       bool      // the agent believes that it has the lease, since leaseSince
 	leaseSince time.Time
+	restUntil  time.Time // no lease before
+	lucky      bool      // the first probe after a stop is answered, so the lease needs no rest
+	up         bool      // the agent has begun
+	queries    lease.Path
+	nextRound  time.Time // of the agent's own queries
+
+	verified  bool      // the fallback, as far as the agent knows; the record is on disk
+	lost      bool      // for good, by the agent's judgement
+	failures  int       // checks in a row
+	failing   time.Time // since when the checks fail
+	nextCheck time.Time
 
 	trustedUntil time.Time // the pod's own table, see nft's pod table
 	waiting      bool
+	waitingUntil time.Time
+	late         []lateAnswer
 	heldUntil    time.Time // the switch's bypass
 	dropped      time.Time // the first delivered query that was dropped since one was not
 
@@ -71,13 +109,18 @@ type world struct {
 	looked     time.Time // when the agent last read the pod's own table
 	checked    time.Time // when TableKnowsNothing was last reported
 	sampled    time.Time // a sample's answer came to the pod, see internal/offload/bpf
+	beat       time.Time // the agent's heartbeat for the kernel program
 
-	failing     time.Time // since when the fallback fails
-	policyUntil time.Time // the path stays cut
+	policyUntil  time.Time // the path stays cut
+	processUntil time.Time // the process stays as it is
+	// When it was last so: the path was cut; the agent answered nothing; it did nothing, and the fallback failed; names were slow.
+	cut, quiet, stranded, slowAt time.Time
+
+	wrong string // a trial that bypassed a path which worked
 }
 
 func newWorld(c class) *world {
-	w := &world{class: c, now: time.Unix(0, 0), path: true, running: true, fallback: true}
+	w := &world{class: c, now: time.Unix(0, 0), path: true, kubeUp: true, way: true, verified: true, others: true}
 	w.status = Status{}.In(Untried, w.now)
 	if c.host {
 		w.status = Status{}.In(Steered, w.now) // by its resolv.conf, or by the node's interception
@@ -87,13 +130,24 @@ func newWorld(c class) *world {
 
 func (w *world) leased() bool { return w.now.Before(w.leaseUntil) }
 
+// acts reports whether the agent's loops run, apart from its server.
+func (w *world) acts() bool { return w.process == alive || w.process == deaf }
+
+// fallback reports whether a query that falls back reaches kube-dns, and kube-dns answers.
+func (w *world) fallback() bool { return w.kubeUp && w.way }
+
 // on passes an event to the table and carries the effects out.
 func (w *world) on(e Event) {
 	if w.missing[e] {
 		return
 	}
 	var do Effect
+	before := w.status
 	w.status, do = w.status.On(e, w.now)
+	if e == TrialUnanswered && before.State != Bypassed && w.cut.Before(w.trialBegan) &&
+		!(before.Young(w.trialBegan) && !w.quiet.Before(w.trialBegan)) { // its timeout is short
+		w.wrong = "a trial bypasses the pod, though its path works"
+	}
 	if do&Trial != 0 {
 		w.trialBegan, w.trialEnds, w.trialSeen = w.now, w.now.Add(time.Second), false
 		if w.status.State == Steered {
@@ -102,57 +156,62 @@ func (w *world) on(e Event) {
 		if w.status.Young(w.now) {
 			w.trialEnds = w.now.Add(300 * time.Millisecond) // two queries with a short timeout
 		}
-		if w.host && w.status.State == Bypassed {
-			w.heldUntil = w.now // released: one query is delivered, the trial's
+		if w.host {
+			w.trialSeen = w.path && w.leased() // the switch delivers it, whatever becomes of the agent
+			if w.status.State == Bypassed {
+				w.heldUntil = w.now // released: one query is delivered, the trial's
+			}
 		}
 	}
-	if do&Bypass != 0 && w.host {
-		w.heldUntil = w.now.Add(15 * time.Second)
-		if Pause(w.now.Sub(w.status.Since)) > Soon {
-			w.heldUntil = w.now.Add(4 * time.Minute)
+	if do&Bypass != 0 {
+		w.late = slices.DeleteFunc(w.late, func(a lateAnswer) bool { return a.byAgent })
+		if w.host {
+			w.heldUntil = w.now.Add(15 * time.Second)
+			if Pause(w.now.Sub(w.status.Since)) > Soon {
+				w.heldUntil = w.now.Add(4 * time.Minute)
+			}
 		}
 	}
 	if do&Steer != 0 {
-		w.heldUntil, w.trustedUntil, w.waiting = time.Time{}, w.now.Add(2*time.Second), false
+		w.heldUntil, w.trustedUntil, w.waiting = time.Time{}, time.Time{}, false
 	}
 }
 
-// answered reports whether the agent would answer a query now. The cache has the name, stale if need be.
-func (w *world) answered() bool { return w.path && w.running }
+// answered reports whether the agent would answer a query now. The cache has the name, stale if need be, or the agent answers SERVFAIL.
+func (w *world) answered() bool { return w.path && w.process == alive }
 
 // trialAnswered is the same of a trial's query.
 func (w *world) trialAnswered() bool { return w.answered() && (!w.forwarded || w.upstream == good) }
 
 // kubeDNS is whether kube-dns answers: the name is one outside of the cluster.
-func (w *world) kubeDNS() bool { return w.upstream != silent }
+func (w *world) kubeDNS() bool { return w.kubeUp && w.upstream != silent }
 
 // agent is what the agent does in a step.
 func (w *world) agent() {
-	if !w.running {
-		w.upSince, w.trialBegan = time.Time{}, time.Time{}
+	switch w.process {
+	case dead:
+		w.up, w.held, w.trialBegan = false, false, time.Time{}
 		return
+	case stopped:
+		return
+	case alive, deaf:
 	}
-	if w.upSince.IsZero() { // it may be another one, which knows what the pod's file has
-		w.upSince, w.status = w.now, Status{}.In(w.status.State, w.now)
+	if !w.up {
+		w.up, w.status = true, Status{}.In(w.status.State, w.now)
+		w.queries, w.nextRound, w.restUntil = lease.Path{}, w.now, w.now.Add(2*time.Second)
+		w.lost, w.failures, w.nextCheck = false, 0, w.now
 	}
-	if w.now.Sub(w.upSince) >= 2*time.Second { // it has rested and was probed
-		if !w.leased() {
-			w.leaseSince = w.now
-		}
-		w.leaseUntil = w.now.Add(time.Second)
-	}
-	if w.leased() {
+	w.renew()
+	w.check()
+	if w.held && w.leased() {
 		w.on(LeaseGranted)
 	} else {
 		w.on(LeaseWithdrawn)
 	}
-	switch {
-	case w.fallback:
-		w.failing = time.Time{}
+	if w.verified {
 		w.on(FallbackVerified)
-	case w.failing.IsZero():
-		w.failing = w.now
-	case w.now.Sub(w.failing) >= 3*time.Minute && !w.host: // what the switch delivers is in no pod's table
+	}
+	if w.lost && !w.host { // what the switch delivers is in no pod's table
 		w.on(FallbackLost)
 	}
 	switch unselected := w.status.State == Unselected; {
@@ -164,7 +223,7 @@ func (w *world) agent() {
 	w.trial()
 	if w.status.State == Steered && w.now.Sub(w.looked) >= Soon {
 		w.looked = w.now
-		if w.table && w.waiting && w.now.After(w.trustedUntil) {
+		if w.table && w.tableBypasses() {
 			w.on(TableBypasses)
 		}
 	}
@@ -179,21 +238,88 @@ func (w *world) agent() {
 	w.on(Heartbeat)
 }
 
+// renew renews the lease, if the agent's probe is answered and its own queries allow that.
+func (w *world) renew() {
+	if !w.now.Before(w.nextRound) {
+		round := lease.Round{Answered: w.kubeUp}
+		if !w.kubeUp {
+			round.Fallback = lease.No
+			if off := !w.queries.Allows() && w.queries.State != lease.Starting; off && w.others {
+				round.Pod = lease.No
+			}
+		}
+		w.queries = w.queries.Next(round, w.now)
+		switch w.nextRound = w.now.Add(500 * time.Millisecond); {
+		case !w.kubeUp && w.queries.Allows():
+			w.nextRound = w.now.Add(2500 * time.Millisecond)
+		case !w.kubeUp:
+			w.nextRound = w.now.Add(1500 * time.Millisecond)
+		}
+	}
+	switch {
+	case !w.queries.Allows():
+		w.held, w.leaseUntil = false, w.now // withdrawn
+	case w.held && !w.leased(): // no probe was answered in time
+		if w.held = false; !w.lucky {
+			w.restUntil = w.now.Add(2 * time.Second)
+		}
+	}
+	w.lucky = false
+	if w.process != alive || !w.queries.Allows() || w.now.Before(w.restUntil) {
+		return
+	}
+	if !w.held {
+		w.held, w.leaseSince = true, w.now
+	}
+	w.leaseUntil = w.now.Add(time.Second)
+}
+
+// check is the fallback check.
+func (w *world) check() {
+	if w.now.Before(w.nextCheck) {
+		return
+	}
+	if w.fallback() {
+		w.verified, w.lost, w.failures, w.nextCheck = true, false, 0, w.now.Add(30*time.Second)
+		return
+	}
+	if w.failures++; w.failures == 1 {
+		w.failing = w.now
+	}
+	w.verified = w.verified && w.failures < 3
+	w.lost = w.lost || w.kubeUp && w.now.Sub(w.failing) >= 3*time.Minute
+	w.nextCheck = w.now.Add(2 * time.Second)
+}
+
 // trial sees what comes of a trial.
 func (w *world) trial() {
 	if w.trialBegan.IsZero() {
 		return
 	}
-	w.trialSeen = w.trialSeen || w.trialAnswered() && w.leased()
+	sameLease := w.held && w.leased() && !w.leaseSince.After(w.trialBegan)
+	if over := w.now.Sub(w.trialEnds); over > step && !w.host && !w.trialSeen { // the agent was stopped meanwhile
+		switch {
+		case w.status.State == Bypassed:
+			w.on(TrialUnanswered) // there was one query
+		case !sameLease:
+			w.on(TrialVoid)
+		default: // it sends its second query
+			w.trialEnds = w.now.Add(time.Second)
+			return
+		}
+		w.trialBegan = time.Time{}
+		return
+	}
+	w.trialSeen = w.trialSeen || !w.host && w.trialAnswered() && w.leased()
 	switch {
 	case w.trialSeen && w.host:
 		w.on(HostDelivers)
 	case w.trialSeen:
-		w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
+		w.trust()
 		w.on(TrialAnswered)
 	case w.now.Before(w.trialEnds):
 		return
-	case !w.leased() || w.leaseSince.After(w.trialBegan):
+	case !sameLease:
 		w.on(TrialVoid)
 	case w.host:
 		w.on(HostDrops)
@@ -203,43 +329,84 @@ func (w *world) trial() {
 	w.trialBegan = time.Time{}
 }
 
-// query is one of the pod's, which the kernel program cannot answer. byAgent reports whose answer it was.
+// trust is what an answer does to the pod's own table.
+func (w *world) trust() { w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second) }
+
+// tableBypasses reports whether the pod's own table sends a query to kube-dns.
+func (w *world) tableBypasses() bool {
+	return w.waiting && w.now.Before(w.waitingUntil) && !w.now.Before(w.trustedUntil)
+}
+
+// arrived is what comes now of the pod's earlier queries, for slow names.
+func (w *world) arrived() (answered, byAgent bool) {
+	for len(w.late) > 0 && !w.now.Before(w.late[0].at) {
+		a := w.late[0]
+		w.late = w.late[1:]
+		switch {
+		case a.byAgent && w.answered():
+			w.trust()
+			answered, byAgent = true, true
+		case !a.byAgent && w.kubeDNS():
+			if w.now.Before(w.trustedUntil) {
+				w.trust()
+			}
+			answered = true
+		}
+	}
+	return answered, byAgent
+}
+
+// query is one of the pod's, which the kernel program cannot answer. byAgent reports whose answer came in this step.
 func (w *world) query() (answered, byAgent bool) {
-	tableBypasses := w.table && w.waiting && w.now.After(w.trustedUntil)
-	if !w.host && w.status.State != Steered || tableBypasses {
-		return w.kubeDNS(), false
-	}
-	good := 8 * time.Second
-	if !w.running {
-		good = 30 * time.Second
-	}
-	if w.offloaded && w.status.State == Steered && !w.sampled.IsZero() && w.now.Sub(w.sampled) < good { // others of its queries
-		w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
-	}
-	defer func() {
-		if answered {
+	answered, byAgent = w.arrived()
+	steered := (w.host || w.status.State == Steered) && !(w.table && w.tableBypasses())
+	answer := func(fromAgent bool) {
+		switch {
+		case w.misses && w.upstream == slow:
+			w.late = append(w.late, lateAnswer{w.now.Add(slowTime), fromAgent})
+			return
+		case steered:
+			w.trust()
 			w.sampled = w.now
 		}
-	}()
-	if w.now.Before(w.heldUntil) || !w.leased() {
-		if answered = w.kubeDNS(); answered {
-			w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
-		}
-		return answered, false
+		answered, byAgent = true, fromAgent
 	}
-	answered = w.answered()
-	if answered {
-		w.waiting, w.trustedUntil, w.dropped = false, w.now.Add(2*time.Second), time.Time{}
-		if w.host && w.status.State == Bypassed && w.running {
+	if !steered {
+		if w.kubeDNS() {
+			answer(false)
+		}
+		return answered, byAgent
+	}
+	if known := 8 * time.Second; w.offloaded && !w.sampled.IsZero() { // others of its queries
+		if w.now.Sub(w.beat) > 2500*time.Millisecond {
+			known = 30 * time.Second
+		}
+		if w.now.Sub(w.sampled) < known {
+			w.trust()
+		}
+	}
+	if w.table && !w.now.Before(w.trustedUntil) { // the first query without an answer
+		w.waiting, w.waitingUntil, w.trustedUntil = true, w.now.Add(10*time.Minute), w.now.Add(2*time.Second)
+	}
+	if w.now.Before(w.heldUntil) || !w.leased() {
+		if w.kubeDNS() && w.way {
+			answer(false)
+		}
+		return answered, byAgent
+	}
+	switch {
+	case w.path: // the query arrives
+		w.dropped = time.Time{}
+		if w.host && w.status.State == Bypassed && w.acts() {
 			w.on(HostDelivers)
 		}
-		return true, true
-	}
-	w.waiting = true
-	if w.host && w.dropped.IsZero() && w.running {
+	case w.host && w.dropped.IsZero() && w.acts():
 		w.dropped = w.now
 	}
-	return false, false
+	if w.answered() {
+		answer(true)
+	}
+	return answered, byAgent
 }
 
 // change is what may befall the world in a step.
@@ -255,40 +422,103 @@ func (w *world) change(r *rand.Rand) {
 	if !w.path && r.IntN(4000) == 0 {
 		w.policyUntil = w.now.Add(30 * time.Minute)
 	}
-	toggle(&w.running, 400)
-	toggle(&w.fallback, 400)
+	if w.process == alive && r.IntN(400) == 0 {
+		longest := 4 * time.Second
+		if r.IntN(2) == 0 {
+			longest = 4 * time.Minute
+		}
+		w.process, w.processUntil = process(1+r.IntN(3)), w.now.Add(time.Duration(r.Int64N(int64(longest))))
+	} else if w.process != alive && !w.now.Before(w.processUntil) {
+		w.process, w.lucky = alive, w.process == stopped && r.IntN(2) == 0
+	}
+	rarely := func(b *bool, usual bool) { // an eighth of the time, it is not as usual
+		if *b == usual {
+			toggle(b, 2100)
+		} else {
+			toggle(b, 300)
+		}
+	}
+	rarely(&w.kubeUp, true)
+	rarely(&w.way, true)
+	toggle(&w.misses, 100)
+	toggle(&w.others, 1000)
 	if !w.host { // its resolv.conf or the host's rules lead it to the agent
-		toggle(&w.excluded, 400)
+		rarely(&w.excluded, false)
 	}
 	if r.IntN(300) == 0 {
 		w.upstream = upstream(r.IntN(3))
 	}
 }
 
+// observe remembers when it was last so.
+func (w *world) observe() {
+	if !w.path {
+		w.cut = w.now
+	}
+	if w.process != alive {
+		w.quiet = w.now
+	}
+	if w.acts() {
+		w.beat = w.now
+	} else if !w.way {
+		w.stranded = w.now
+	}
+	if w.misses && w.upstream == slow || len(w.late) > 0 {
+		w.slowAt = w.now
+	}
+}
+
+// reachable reports whether kube-dns answers the pod, if its queries go there. If none of neardns's rules in the pod notices a missing
+// answer, a steered pod needs the fallback.
+func (w *world) reachable() bool {
+	return w.kubeDNS() && (w.way || w.table || !w.host && w.status.State != Steered)
+}
+
+// usable reports whether the pod's queries should go to the agent, or will soon. The exception is a pod that is not steered while kube-dns
+// or the way to it fails: without a verified fallback it is not steered, even if the agent has an answer and kube-dns has none (D-079).
+func (w *world) usable(exception bool) bool {
+	return w.answered() && w.leased() && !w.excluded && (!exception || w.host || w.status.State == Steered || w.fallback())
+}
+
 // violation walks, and returns the first time at which the invariant did not hold, with the reason; "" if it always did.
-func (w *world) violation(r *rand.Rand, steps int) (at time.Duration, why string) {
+//
+// The invariant: if kube-dns or the agent can answer the pod, it has an answer within its class's time, and a path to the agent that works
+// is used again within 15 s, or 65 s if it was bypassed for ten minutes. The exception is that of usable.
+func (w *world) violation(r *rand.Rand, steps int, exception bool) (at time.Duration, why string) {
 	begun := w.now
-	var silence, kube, healthy, excluded stretch
+	var silence, kube, healthy, excluded, unused stretch
 	var back time.Duration // how soon a path that works must be used again: one that failed for long is tried rarely
 	for range steps {
 		w.change(r)
 		w.now = w.now.Add(step)
+		w.observe()
 		w.agent()
 		answered, byAgent := w.query()
-		silent, kubeDNS := silence.of(!answered, w.now), kube.of(w.kubeDNS(), w.now)
-		works := healthy.of(w.answered() && w.leased() && w.fallback && !w.excluded, w.now)
-		off := excluded.of(w.excluded && w.running, w.now)
+		// The agent may answer slow names, but a path that fails every few seconds lets no answer through.
+		underway := w.slowAt.Equal(w.now) && w.answered() && w.leased()
+		silent, kubeDNS := silence.of(!answered && !underway, w.now), kube.of(w.reachable(), w.now)
+		works := healthy.of(w.usable(exception), w.now)
+		off, away := excluded.of(w.excluded && w.acts(), w.now), unused.of(!byAgent, w.now)
 		if works == 0 {
 			if back = 15 * time.Second; w.status.State == Bypassed && w.now.Sub(w.status.Since) > Patient-Soon {
 				back = Rarely + 5*time.Second
 			}
 		}
+		notice, late := w.notice, time.Duration(0)
+		if !w.slowAt.Before(silence.since) || !w.slowAt.Before(unused.since) {
+			late = slowTime
+		}
+		if w.offloaded && !w.stranded.Before(silence.since) {
+			notice += 22 * time.Second // without the agent's heartbeat, a sample's answer counts for 30 s in place of 8
+		}
 		switch {
+		case w.wrong != "":
+			return w.now.Sub(begun), w.wrong
 		case byAgent && off > step:
 			return w.now.Sub(begun), "the agent answers, though steer.mode does not select the pod"
-		case min(silent, kubeDNS) > w.notice:
+		case min(silent, kubeDNS) > notice+late:
 			return w.now.Sub(begun), "the pod has no answer, though kube-dns has one"
-		case !byAgent && works > back:
+		case !byAgent && works > back+late && away > late:
 			return w.now.Sub(begun), "the agent does not answer, though the path to it works"
 		}
 	}
@@ -319,14 +549,13 @@ func seeds(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestModel: whatever the path, the agent, the upstreams and the policies do, a pod has an answer within its class's time if kube-dns has
-// one, and a path that works is used again within 15 s, or 65 s after it was bypassed for about Patient.
+// TestModel: whatever the path, the agent, the upstreams, kube-dns and the policies do, the invariant of violation holds.
 func TestModel(t *testing.T) {
 	for _, c := range classes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(c)
-			if at, why := w.violation(seeds(t), *modelSteps); why != "" {
+			if at, why := w.violation(seeds(t), *modelSteps, true); why != "" {
 				t.Errorf("after %s: %s: %+v", at, why, *w)
 			}
 		})
@@ -342,7 +571,8 @@ func TestNewPodUnderPolicy(t *testing.T) {
 		}
 		for _, after := range []time.Duration{0, step, 2 * time.Second, 8 * time.Second} {
 			w := newWorld(c)
-			w.leaseUntil, w.upSince, w.looked = w.now.Add(time.Second), w.now.Add(-time.Minute), w.now
+			w.up, w.held, w.leaseUntil, w.looked = true, true, w.now.Add(time.Second), w.now
+			w.queries = lease.Serve(w.now)
 			begun, lost, byAgent := w.now, time.Duration(-1), false
 			for ; w.now.Sub(begun) < after+5*time.Minute; w.now = w.now.Add(step) {
 				if w.path = w.now.Sub(begun) < after; w.path {
@@ -376,7 +606,22 @@ func TestModelFindsForwardedTrials(t *testing.T) {
 		}
 		w := newWorld(c)
 		w.forwarded = true
-		if at, why := w.violation(seeds(t), *modelSteps); why == "" {
+		if at, why := w.violation(seeds(t), *modelSteps, true); why == "" {
+			t.Errorf("%s: the walk finds nothing", c.name)
+		} else {
+			t.Logf("%s: after %s: %s", c.name, at, why)
+		}
+	}
+}
+
+// TestModelNeedsException: without the exception of usable, the walk finds a pod that stays with a dead kube-dns although the agent has
+// answers. So the exception names a case that the walk reaches.
+func TestModelNeedsException(t *testing.T) {
+	for _, c := range classes {
+		if c.host {
+			continue
+		}
+		if at, why := newWorld(c).violation(seeds(t), *modelSteps, false); why == "" {
 			t.Errorf("%s: the walk finds nothing", c.name)
 		} else {
 			t.Logf("%s: after %s: %s", c.name, at, why)
@@ -390,7 +635,7 @@ func TestModelNeedsEachSignal(t *testing.T) {
 	for i, c := range classes {
 		w, e := newWorld(c), signals[i]
 		w.missing = map[Event]bool{e: true}
-		if at, why := w.violation(seeds(t), *modelSteps); why == "" {
+		if at, why := w.violation(seeds(t), *modelSteps, true); why == "" {
 			t.Errorf("%s, without %q: the walk finds nothing", c.name, eventNames[e])
 		} else {
 			t.Logf("%s, without %q: after %s: %s", c.name, eventNames[e], at, why)
