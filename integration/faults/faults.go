@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/neardns/neardns/integration/cited"
 )
 
 // fault is one thing that goes wrong, or is done on purpose, while pods query.
@@ -18,6 +21,9 @@ type fault struct {
 	noStock string
 	// ends: the process under test does not live through it.
 	ends bool
+	// state is the test that shows what pods and leases do then, bound the one that holds the rule or the time, on a virtual clock. This
+	// program measures what it costs.
+	state, bound cited.Test
 	// short faults make up the short form.
 	short bool
 	// control has the load query kube-dns at its own address as well, past what is tried.
@@ -43,60 +49,82 @@ func allFaults() []fault {
 		{
 			name: "sigterm-restart", title: "SIGTERM and start again", length: 4 * time.Second, short: true, ends: true,
 			limit: limit{lost: 0, tcp: 0, kept: 0.95},
+			state: in("integration/steering", "TestEndAndStart"), bound: in("agent/internal/node", "TestOrderOfStartAndStop"),
 		},
 		{
-			name: "successor", title: "successor beside it, old one stopped", length: 5 * time.Second, ends: true, noStock: noHandOver,
+			name: "successor", title: "successor started, old one stopped", length: 5 * time.Second, ends: true, noStock: noHandOver,
+			state: in("integration/steering", "TestSuccessors"), bound: in("agent/internal/node", "TestYield"),
 			limit: limit{lost: 0, tcp: 0, kept: 0.95},
 		},
 		{
 			name: "reload", title: fmt.Sprintf("reload, %d times", reloads), length: 9 * time.Second,
+			state: in("integration/steering", "TestReloadLosesNothing"), bound: in("agent/internal/node", "TestReloadMovesAddressesBeforeTheServer"),
 			limit: limit{lost: 0, tcp: 0, kept: 0.95},
 		},
 		{
 			name: "kill", title: "kill -9, started again 3 s later", length: 5 * time.Second, short: true, ends: true,
+			state: in("integration/steering", "TestEndAndStart"), bound: in("pkg/steer/nft", "TestTrace"),
 			limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
 		},
 		{
 			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
+			state: in("integration/steering", "TestMatrix"), bound: in("agent/internal/node/lease", "TestTargetWalk"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
 			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
+			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("agent/internal/node/lease", "TestTargetWalk"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
 			name: "sigstop-new", title: "SIGSTOP of the new one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
+			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("agent/internal/node", "TestYieldFails"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
 			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true,
-			// A query for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
-			// limit keeps a CPU busy meanwhile (docs/project/faults.md).
+			state: in("integration/steering", "TestEndAndStart"), bound: in("pkg/steer/nft", "TestTrace"),
+			// A query for each millisecond that the kernel takes to end the server; another process keeps a CPU busy (docs/project/faults.md).
 			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
 		},
 		{
-			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true,
-			limit: limit{lost: 50, tcp: 50},
+			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true, limit: limit{lost: 50, tcp: 50},
+			state: in("integration/steering", "TestLinkIsRepaired"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),
 		},
 		{
-			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second,
-			limit: limit{lost: 50, tcp: 50},
+			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second, limit: limit{lost: 50, tcp: 50},
+			state: in("integration/steering", "TestFlushedRules"), bound: in("agent/internal/node", "TestMissingSwitchIsMendedAtOnce"),
 		},
 		{
-			name: "address-removed", title: "address removed", length: 4 * time.Second,
-			limit: limit{lost: 50, tcp: 50},
+			name: "address-removed", title: "address removed", length: 4 * time.Second, limit: limit{lost: 50, tcp: 50},
+			state: in("integration/environment", "TestLinkFaults"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),
 		},
 		{
 			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
+			state: in("integration/steering", "TestClusterUpstreamDead"), bound: in("internal/dns/forward", "TestWaits"),
 			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/project/faults.md
 		},
 		{
 			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
+			state: in("integration/steering", "TestUpstreamInTrouble"), bound: in("internal/dns/forward", "TestSlowNames"),
 			limit: limit{lost: 0, tcp: 0, p99: 2},
 		},
 		{
 			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second,
+			state: in("integration/steering", "TestFlood"), bound: in("internal/dns/limit", "TestQuietPodIsServedInAFlood"),
 			limit: limit{share: 0.005, tcpShare: 0.005, memory: 1.5},
 		},
 	}
+}
+
+func in(folder, name string) cited.Test { return cited.Test{Folder: folder, Name: name} }
+
+// evidence is the table of each fault's tests, as the page has it.
+func evidence() string {
+	var out strings.Builder
+	out.WriteString("| fault | what happens | the rule, or the time on a virtual clock |\n| --- | --- | --- |\n")
+	for _, f := range allFaults() {
+		fmt.Fprintf(&out, "| %s | `%s` | `%s` |\n", f.title, f.state, f.bound)
+	}
+	return out.String()
 }

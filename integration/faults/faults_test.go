@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/integration/cited"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -58,6 +59,22 @@ func TestChosen(t *testing.T) {
 	o := options{short: true}
 	if got, err := o.chosen(); err != nil || len(got) != 4 {
 		t.Errorf("-short: %d faults, %v, want four", len(got), err)
+	}
+}
+
+// TestEvidence: the tests that a fault names run without the tag of the timing tier, and the page names the same.
+func TestEvidence(t *testing.T) {
+	for _, f := range allFaults() {
+		for _, test := range []cited.Test{f.state, f.bound} {
+			if source, err := cited.Find("../..", test); err != nil || !source.Built(nil) {
+				t.Errorf("%s: %s, in %q of another tier: %v", f.name, test, source.File, err)
+			}
+		}
+	}
+	page, err := os.ReadFile("../../docs/project/faults.md")
+	testutil.Must(t, err)
+	if want := evidence(); !strings.Contains(string(page), want) {
+		t.Errorf("docs/project/faults.md does not have this table:\n%s", want)
 	}
 }
 
