@@ -31,13 +31,15 @@ var (
 
 // measure goes through all Go files that were written by hand.
 //
-// Size.node is the lines with code of the node's product, Size.all those of everything but tests. Line, Function and Struct count what is
-// longer than its limit, in the products (.product) and in all other code (.tests).
+// Size.node is the lines with code of the node's product, Size.all those of everything but tests, Ratio.tests those of tests for each
+// hundred of the products. Line, Function and Struct count what is longer than its limit, in the products (.product) and in all other code
+// (.tests).
 func (c *counts) measure() error {
 	names, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.go").Output()
 	if err != nil {
 		return err
 	}
+	tests, products := 0, 0
 	for _, name := range strings.Fields(string(names)) {
 		src, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) || strings.Contains(name, "/testdata/") || generated.Match(src) {
@@ -50,16 +52,22 @@ func (c *counts) measure() error {
 			kind = ".product"
 		}
 		n := codeLines(src)
-		if kind == ".product" && !strings.HasPrefix(name, "fleet/") {
-			c.sizes["Size.node"] += n
+		if kind == ".product" {
+			products += n
+			if !strings.HasPrefix(name, "fleet/") {
+				c.sizes["Size.node"] += n
+			}
 		}
-		if !strings.HasSuffix(name, "_test.go") {
+		if strings.HasSuffix(name, "_test.go") {
+			tests += n
+		} else {
 			c.sizes["Size.all"] += n
 		}
 		if err := c.long(name, src, kind); err != nil {
 			return err
 		}
 	}
+	c.sizes["Ratio.tests"] = (100*tests + products - 1) / products
 	return nil
 }
 
