@@ -130,6 +130,14 @@ func (b *batch) deleteSet(name string) {
 	})
 }
 
+// flushSet deletes all elements of a set: the request names none (nft_set_flush, Linux 4.10).
+func (b *batch) flushSet(name string) {
+	b.add("flush set "+name, unix.NFT_MSG_DELSETELEM, 0, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_SET_ELEM_LIST_TABLE, b.tableName())
+		e.String(unix.NFTA_SET_ELEM_LIST_SET, name)
+	})
+}
+
 func (b *batch) addElements(setName string, elements []element) {
 	b.elements("add elements to "+setName, unix.NFT_MSG_NEWSETELEM, netlink.Create, setName, elements)
 }

@@ -256,3 +256,27 @@ func TestFallbackIsNoLoss(t *testing.T) {
 	r.Renew()
 	r.Want("AGENT", pod.NetNS, "leased again", r.ClusterDNS()...)
 }
+
+// A redirect that is taken away and added again is not bypassed for what was lost before.
+func TestBypassEndsWithTheRedirect(t *testing.T) {
+	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
+	r.Serve()
+	pod := r.Steered("pod")
+	pod.Run("nft", "add", "element", "inet", steer.TableName, "waiting1", "{ ipv6 . udp, ipv6 . tcp }")
+	ways := []way{{false, "udp"}, {false, "tcp"}}
+	for _, w := range ways {
+		if who := r.who(pod.NetNS, w, testutil.Patience()); who != "KUBEDNS" {
+			t.Errorf("%s waits for an answer and is answered by %q", w, who)
+		}
+	}
+	b := open(t, pod.NetNS)
+	both := steer.Pod{Redirects: r.Host.Redirects}
+	only4 := steer.Pod{Redirects: slices.DeleteFunc(slices.Clone(both.Redirects), func(r steer.Redirect) bool { return !r.Is4() })}
+	must(t, b.Apply(only4))
+	must(t, b.Apply(both))
+	for _, w := range ways {
+		if who := r.who(pod.NetNS, w, testutil.Patience()); who != "AGENT" {
+			t.Errorf("%s was added again and is answered by %q", w, who)
+		}
+	}
+}

@@ -142,10 +142,12 @@ func (b *batch) change(want table, have loaded) {
 			stale = append(stale, name)
 		}
 	}
+	changed := map[string]bool{}
 	for _, c := range want.chains {
 		if len(compareChain(c, have)) == 0 {
 			continue
 		}
+		changed[c.name] = true
 		b.flushChain(c.name)
 		for _, r := range c.rules {
 			b.addRule(c.name, r)
@@ -157,6 +159,9 @@ func (b *batch) change(want table, have loaded) {
 	for _, s := range want.sets {
 		keep["set "+s.name] = true
 		if s.contents == dynamic {
+			if changed[s.of] && have.sets[s.name].shape != "" {
+				b.flushSet(s.name)
+			}
 			b.addElements(s.name, s.elements) // in addition to the elements that packets added
 			continue
 		}

@@ -141,7 +141,8 @@ func (g group) sets(open []steer.Connection) []set {
 	way := []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetProto}
 	return []set{
 		{name: g.name("trusted"), key: way, contents: dynamic, timeout: podTrust, size: podWays, sweep: podSweep},
-		{name: g.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep},
+		// A redirect that is added again begins without what was recorded before it was removed: only the next trial would end that.
+		{name: g.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep, of: g.name("steer")},
 		{name: g.name("direct"), key: []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetService}, contents: dynamic,
 			timeout: podConn, size: podConns, sweep: podSweep, elements: g.directPorts(open)},
 	}

@@ -33,6 +33,7 @@ type set struct {
 	timeout  time.Duration // lifetime of elements in a dynamic set; 0: each rule gives its own
 	size     uint32        // maximum number of elements in a dynamic set
 	sweep    time.Duration // how often the kernel frees expired elements; 0: its default
+	of       string        // the chain with whose rules a dynamic set is emptied; "": packets' elements stay
 	elements []element
 }
 
