@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/tick"
@@ -20,6 +21,13 @@ func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, want p
 	tried, err := rules.Candidates(want.Backend, stands, stats)
 	if err != nil {
 		return rules.Kind{}, err
+	}
+	if now := steeredBy(want.Folders.State, tried[0]); !now.Alike(tried[0]) {
+		a.log.Warn("pods are steered by another back end than the configured one, so it stays; to change it, run `neardns-agent cleanup` on "+
+			"the node while no agent runs, or reboot the node", "backend", now.String(), "configured", want.Backend)
+		if tried, err = rules.Candidates(now.String(), nil, stats); err != nil {
+			return rules.Kind{}, err
+		}
 	}
 	var errs []error
 	for _, k := range tried {
@@ -34,6 +42,18 @@ func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, want p
 		errs = append(errs, fmt.Errorf("%s: %w: %s", k, err, k.Needs()))
 	}
 	return rules.Kind{}, errors.Join(errs...)
+}
+
+// steeredBy returns the back end of the node's steered pods: the rules in a running pod are not replaced by those of another one, and fit
+// only the host rules of their own. If no pod is steered, it returns otherwise.
+func steeredBy(stateDir string, otherwise rules.Kind) rules.Kind {
+	files, _ := podfile.List(stateDir) // the loop reports files that cannot be read
+	for _, f := range files {
+		if k, err := rules.Named(f.Backend); err == nil && len(f.In(podfile.Steered)) > 0 {
+			return k
+		}
+	}
+	return otherwise
 }
 
 // busyPause is the pause between two tries while another program holds iptables' lock. Each try also waits some seconds for the lock.

@@ -1,8 +1,8 @@
 // Package lifecycle starts, runs and ends the agent of a node: Node with a NodeConfig, NodeCache with the flags of NodeLocal DNSCache's
 // node-cache. Hosts runs the role `hosts`, which keeps Service names in the node's hosts file. Clean removes what they left on the node.
 //
-// At most one agent is active on a node. The package owns the node's lock, the handover from a running agent, and the move of the rules
-// from one back end to another. Package node decides about leases, and package plan describes the rules.
+// At most one agent is active on a node. The package owns the node's lock, the handover from a running agent, and the move of the
+// host's rules from one back end to another. Package node decides about leases, and package plan describes the rules.
 //
 // Failure policy: a start that fails returns an error: a ConfigError if the configuration is at fault, and an error that IsLocked
 // recognises if another agent is active. A running agent keeps its configuration if a reload fails.

@@ -122,7 +122,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 	}
 	a.collect(o)
 	err = a.retryWhileBusy(ctx, "replace the packet rules of another back end", func() error {
-		return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry)
+		return a.replaceRules(a.backend, o.rules, o.plan, o.registry)
 	})
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package lifecycle
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -60,13 +59,13 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	return drift, nil
 }
 
-// replaceRules replaces the rules of the other back end, in the host and in pods, with those of this agent's back end. It removes the old
-// switch last, so that the host always has one. The new switch has no lease yet, so kube-dns answers. If the other back end has no rules,
-// replaceRules does nothing.
-func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
+// replaceRules replaces the host's rules of the other back end with those of this agent's back end. It removes the old switch last, so that
+// the host always has one. The new switch has no lease yet, so kube-dns answers. If the other back end has no rules, replaceRules does
+// nothing. If a pod was steered by the other back end since chooseBackend, it returns an error: the next start keeps that back end.
+func (a *agent) replaceRules(k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	old, err := k.Other().OpenStanding()
 	if err == nil && old != nil {
-		err = errors.Join(a.replace(ctx, k, own, old, p, registry), old.Close())
+		err = errors.Join(a.replace(k, own, old, p, registry), old.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("take over from the %s back end: %w", k.Other(), err)
@@ -74,26 +73,16 @@ func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, 
 	return nil
 }
 
-func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old rules.Rules, p plan.Plan, registry *pods.Pods) error {
+func (a *agent) replace(k rules.Kind, own *hostRules, old rules.Rules, p plan.Plan, registry *pods.Pods) error {
+	if !steeredBy(p.Folders.State, k).Alike(k) {
+		return errors.New("a pod is steered by it")
+	}
 	host, err := p.Host(registry, rules.Uplinks)
 	if err != nil {
 		return err
 	}
-	// If this back end's pod tables work with the switch of any back end, convert the pods first and change the switch then. Otherwise
-	// the new switch comes first.
-	late := k.Caps().TakesAny
-	if !late {
-		if _, err := own.Repair(host); err != nil {
-			return err
-		}
-	}
-	for _, err := range registry.Convert(ctx) {
-		a.log.Error("cannot rewrite a pod's packet rules for another back end; restart the pod if its queries fail", "err", err)
-	}
-	if late {
-		if _, err := own.Repair(host); err != nil {
-			return err
-		}
+	if _, err := own.Repair(host); err != nil {
+		return err
 	}
 	if err := old.Remove(); err != nil {
 		return err

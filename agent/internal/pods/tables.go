@@ -29,9 +29,6 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 			return nil
 		}
 	}
-	if err := p.convert(box, want); err != nil {
-		return err
-	}
 	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
 		return err
@@ -205,4 +202,17 @@ func surelyGone(f podfile.File) bool {
 		return inode != f.NetNSInode
 	}
 	return errors.Is(err, fs.ErrNotExist) && folderSeen(f.NetNS)
+}
+
+// removeOf removes the rules of back end k from a netns. It does nothing if there are none.
+func removeOf(k rules.Kind, ns *os.File) error {
+	table, err := k.Open(int(ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if present, err := table.Present(); err != nil || !present {
+		return err
+	}
+	return table.Remove()
 }

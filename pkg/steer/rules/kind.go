@@ -96,7 +96,7 @@ func (k Kind) Caps() Caps {
 	if k.isIptables() {
 		return Caps{Step: time.Second, Programs: true}
 	}
-	return Caps{Evidence: true, Leaves: true, Intercept: true, Adds: true, TakesAny: true}
+	return Caps{Evidence: true, Leaves: true, Intercept: true, Adds: true}
 }
 
 // Needs describes what a node must have for this back end, for error messages.

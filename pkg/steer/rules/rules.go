@@ -68,9 +68,6 @@ type Caps struct {
 	// Adds: Ensure can add single addresses to existing rules. Other back ends replace whole chains, which would remove
 	// addresses that only the agent knows.
 	Adds bool
-	// TakesAny: a pod with these rules accepts kube-dns's answers from a host with rules of any back end. Other pods need a
-	// host with the same back end.
-	TakesAny bool
 	// Leaves: a pod's rules rewrite each packet by itself, so a pod that is no longer steered keeps rules as steer.Pod.Leaving
 	// for a while. With other back ends, conntrack entries outlive the rules and have that effect.
 	Leaves bool
