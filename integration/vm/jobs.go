@@ -60,7 +60,7 @@ func whole() []job {
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
 		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|OtherHooks|SampleTable|Samples|WithoutResource)$"},
-		job{Package: "integration/steering", Run: "^TestKernelHits(EndWithThePath|NeedThePath)$|^TestDefaultInstall$"},
+		job{Package: "integration/steering", Run: "^TestKernelHits(EndWithThePath|NeedThePath)$|^TestDefaultInstall$|^TestUnreadAnswersFitTheContainer$"},
 	)
 }
 

@@ -144,7 +144,7 @@ func (n *Node) checkBounds() []error {
 		{"cache.entries", n.Cache.Entries, 1024, 1_000_000, "an entry takes about a quarter of a kilobyte"},
 		{"cache.memoryMiB", n.Cache.MemoryMiB, 1, 4096, "it bounds the cache of the whole node"},
 		{"limits.misses", n.Limits.Misses, 16, 100_000, "a miss in flight takes about 30 kB"},
-		{"limits.tcpConnections", n.Limits.TCPConnections, 16, 100_000, "an open connection takes about 10 kB"},
+		{"limits.tcpConnections", n.Limits.TCPConnections, 16, 100_000, "an open connection takes 10 kB, and up to 128 KiB with unread answers"},
 	} {
 		if b.value < b.min || b.value > b.max {
 			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %d: write %d to %d; %s", b.value, b.min, b.max, b.why)))
