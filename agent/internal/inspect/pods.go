@@ -100,7 +100,7 @@ func PodsText(views []PodView) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "COMPLETION", "QUERIES", "HITS", "IN KERNEL",
-		"FAILURES")
+		"NXDOMAIN", "FAILURES")
 	for _, v := range views {
 		completion := "off"
 		if v.SearchCompletion {
@@ -110,9 +110,9 @@ func PodsText(views []PodView) string {
 			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v),
 			completion}
 		if c := v.Counts; c != nil {
-			cells = append(cells, c.Queries, c.Hits, c.Kernel, c.Failures)
+			cells = append(cells, c.Queries, c.Hits, c.Kernel, c.NXDomain, c.Failures)
 		} else {
-			cells = append(cells, "-", "-", "-", "-")
+			cells = append(cells, "-", "-", "-", "-", "-")
 		}
 		row(w, cells...)
 	}

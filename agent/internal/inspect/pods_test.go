@@ -23,10 +23,10 @@ func TestPodsText(t *testing.T) {
 		Decisions: []podfile.Decision{{State: podfile.Steered}}}
 	conf := &config.Node{ClusterDomain: "cluster.local"}
 	views := []PodView{viewOf(odd, podindex.Completes(odd, conf)), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, false)}
-	views[0].Counts = &podindex.Counts{Queries: 7, Hits: 5, Failures: 1}
-	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          COMPLETION  QUERIES  HITS  IN KERNEL  FAILURES
-shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  on          7        5     0          1
-0123456789abc     -           -            -            -       -        -                off         -        -     -          -
+	views[0].Counts = &podindex.Counts{Queries: 7, Hits: 5, NXDomain: 2, Failures: 1}
+	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          COMPLETION  QUERIES  HITS  IN KERNEL  NXDOMAIN  FAILURES
+shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  on          7        5     0          2         1
+0123456789abc     -           -            -            -       -        -                off         -        -     -          -         -
 shop/we?b: ignored: annotation neardns.io/steer: perhaps?is neither true nor false
 `
 	if diff := cmp.Diff(squeeze(want), squeeze(PodsText(views))); diff != "" {

@@ -57,19 +57,21 @@ type Counts struct {
 	Queries uint64 `json:"queries"`
 	Hits    uint64 `json:"hits"`   // number of Queries answered from the cache, by the agent or the kernel program
 	Kernel  uint64 `json:"kernel"` // number of Queries answered by the kernel program
-	// Failures is the number of Queries whose response code is not NOERROR or NXDOMAIN. It is set only in Pod.Counts.
+	// NXDomain and Failures are the numbers of Queries whose response code is NXDOMAIN, and neither NOERROR nor NXDOMAIN. They are set only
+	// in Pod.Counts.
+	NXDomain uint64 `json:"nxdomain,omitempty"`
 	Failures uint64 `json:"failures,omitempty"`
 }
 
 // Since returns the difference to an earlier reading of the same counters.
 func (c Counts) Since(before Counts) Counts {
 	return Counts{c.Queries - min(before.Queries, c.Queries), c.Hits - min(before.Hits, c.Hits), c.Kernel - min(before.Kernel, c.Kernel),
-		c.Failures - min(before.Failures, c.Failures)}
+		c.NXDomain - min(before.NXDomain, c.NXDomain), c.Failures - min(before.Failures, c.Failures)}
 }
 
 // Add returns the sum of two counts.
 func (c Counts) Add(d Counts) Counts {
-	return Counts{c.Queries + d.Queries, c.Hits + d.Hits, c.Kernel + d.Kernel, c.Failures + d.Failures}
+	return Counts{c.Queries + d.Queries, c.Hits + d.Hits, c.Kernel + d.Kernel, c.NXDomain + d.NXDomain, c.Failures + d.Failures}
 }
 
 // Pod has the query counts of one pod, since the start of the agent or of the pod, whichever is later.

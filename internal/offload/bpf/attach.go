@@ -212,24 +212,23 @@ func isOwnFilter(f netlink.Filter) bool {
 	return ok && b.Handle == filterHandle && b.Priority == filterPriority && b.Name == filterName
 }
 
-// Detach undoes Attach, and returns how many queries the program answered at the link. The link may be gone already, and the program need
-// not be attached.
-func (l *Level) Detach(index int) (hits uint64, err error) {
+// Detach undoes Attach, and returns the link's counts as Links does. The link may be gone already, and the program need not be attached.
+func (l *Level) Detach(index int) (hits [2]uint64, err error) {
 	var own []ebpf.ProgramID
 	for _, w := range ways {
 		id, err := programID(l.program(w))
 		if err != nil {
-			return 0, fmt.Errorf("detach from link %d: %w", index, err)
+			return hits, fmt.Errorf("detach from link %d: %w", index, err)
 		}
 		own = append(own, id)
 	}
 	// Detach explicitly before removing the pin: without its pin, the kernel detaches the program some time later
 	// (bpf_link_put_deferred), but it must answer no query once Detach returns. The pin may also be gone already.
 	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return slices.Contains(own, p) }); err != nil {
-		return 0, err
+		return hits, err
 	}
 	if err := detach(l.folder, index); err != nil {
-		return 0, err
+		return hits, err
 	}
 	at, there, err := l.link(index)
 	if err == nil && there {
@@ -237,7 +236,7 @@ func (l *Level) Detach(index int) (hits uint64, err error) {
 			err = nil
 		}
 	}
-	return at.Hits, err
+	return [2]uint64{at.Hits, at.Nxdomain}, err
 }
 
 func detach(folder string, index int) error {

@@ -38,14 +38,14 @@ func (l *Level) Counts() ([]Count, error) {
 	return out, nil
 }
 
-// Links reads the number of hits at each link since the program was attached to it, by the link's index.
-func (l *Level) Links() (map[int]uint64, error) {
-	out := map[int]uint64{}
+// Links reads the number of hits at each link since the program was attached to it, and how many of them are NXDOMAIN, by the link's index.
+func (l *Level) Links() (map[int][2]uint64, error) {
+	out := map[int][2]uint64{}
 	var index uint32
 	var at objectLink
 	all := l.objects.Links.Iterate()
 	for all.Next(&index, &at) {
-		out[int(index)] = at.Hits
+		out[int(index)] = [2]uint64{at.Hits, at.Nxdomain}
 	}
 	if err := all.Err(); err != nil {
 		return nil, fmt.Errorf("read links: %w", err)

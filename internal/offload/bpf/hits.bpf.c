@@ -130,6 +130,7 @@ struct series {
 // many. The copies are bounded so that one pod cannot keep others' queries from the agent.
 struct link {
 	__u64 hits;
+	__u64 nxdomain; // of the hits
 	__u64 answered; // when the last answer to a sample came to the pod; 0: none did
 	__u64 sampled;  // when the last sample went out
 	__u64 sample;   // the pod's port, from bit 16 on the ID, from bit 32 on enum sample; 0: it was answered
@@ -549,12 +550,14 @@ static __always_inline enum verdict judge(struct link *l, __u32 query, __u64 now
 }
 
 // count notes a hit, for its link and its series.
-static __always_inline void count(struct link *l, __u32 series, __u32 question, __u32 answer)
+static __always_inline void count(struct link *l, struct found *f, __u32 question, __u32 answer)
 {
-	struct series *n = bpf_map_lookup_elem(&counts, &series);
+	struct series *n = bpf_map_lookup_elem(&counts, &f->series);
 
 	if (l)
 		__sync_fetch_and_add(&l->hits, 1);
+	if (l && (f->flags4 & RCODE) == NXDOMAIN)
+		__sync_fetch_and_add(&l->nxdomain, 1);
 	if (n) {
 		n->hits++;
 		n->question_bytes += question;
@@ -810,7 +813,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	if (skb->pkt_type != PACKET_HOST) // a bridge's port: the frame was for the bridge
 		bpf_skb_change_type(skb, PACKET_HOST);
 	if (s->verdict == HIT) // else the agent or kube-dns counts the clone
-		count(l, f->series, size, total);
+		count(l, f, size, total);
 	return bpf_redirect_peer(skb->ifindex, 0);
 }
 

@@ -123,8 +123,8 @@ func TestTagged(t *testing.T) {
 	testutil.Eventually(t, func() error {
 		hits, err := l.Links()
 		// Both together: sent from two CPUs, the second frame may come first.
-		if got := passed(t, l)[Packet]; err == nil && (hits[index] != 1 || got != 1) {
-			err = fmt.Errorf("%d hits, and %d passed for their packet, want one each", hits[index], got)
+		if got := passed(t, l)[Packet]; err == nil && (hits[index][0] != 1 || got != 1) {
+			err = fmt.Errorf("%d hits, and %d passed for their packet, want one each", hits[index][0], got)
 		}
 		return err
 	})
@@ -268,7 +268,7 @@ func TestMountedOver(t *testing.T) {
 	})
 	attach()
 	node.Host.Do(func() {
-		if hits, err := l.Detach(index); err != nil || hits != 2 {
+		if hits, err := l.Detach(index); err != nil || hits != [2]uint64{2} {
 			t.Errorf("detached after %d hits: %v", hits, err)
 		}
 	})

@@ -38,6 +38,7 @@ type objectCopied struct {
 type objectLink struct {
 	_        structs.HostLayout
 	Hits     uint64
+	Nxdomain uint64
 	Answered uint64
 	Sampled  uint64
 	Sample   uint64

@@ -73,6 +73,9 @@ func TestPods(t *testing.T) {
 			large := append(many(name+" 30 IN AAAA 2001:db8::", 30), name+" 30 IN AAAA 2001:db8::1")
 			put(t, l, answerOf(t, name, dns.TypeAAAA, nil, large...))
 
+			put(t, l, answerOf(t, "gone."+name, dns.TypeTXT, func(m *dns.Msg) { m.Rcode = dns.RcodeNameError },
+				"cluster.example. 30 IN SOA ns.cluster.example. root.cluster.example. 1 2 3 4 5"))
+
 			indexes := map[*testutil.Pod]int{}
 			for _, p := range []*testutil.Pod{pod, steered} {
 				index := p.HostLink().Attrs().Index
@@ -110,9 +113,10 @@ func TestPods(t *testing.T) {
 				{"+short TXT other." + name, `"user"`},
 				{"+noedns +ignore AAAA " + name, `"user"`},
 				{"+short +norecurse TXT " + name, `"user"`},
-			}, uint64(10)
+				{"+noall +comments TXT gone." + name, "NXDOMAIN"},
+			}, [2]uint64{12, 2}
 			if attach != testutil.PTP { // most cases do not depend on the kind of link
-				cases, hits = cases[3:5], 4
+				cases, hits = cases[3:5], [2]uint64{4}
 			}
 			for _, p := range []*testutil.Pod{pod, steered} {
 				for i, at := range []netip.Addr{server4, server6} {
@@ -135,9 +139,9 @@ func TestPods(t *testing.T) {
 
 			node.Host.Do(func() {
 				if got, err := l.Detach(indexes[pod]); err != nil || got != hits {
-					t.Errorf("detached after %d hits: %v", got, err)
+					t.Errorf("detached after %d hits: %v, want %d", got, err, hits)
 				}
-				if hits, err := l.Detach(indexes[pod]); err != nil || hits != 0 {
+				if hits, err := l.Detach(indexes[pod]); err != nil || hits != [2]uint64{} {
 					t.Errorf("detached twice: %d, %v", hits, err)
 				}
 			})

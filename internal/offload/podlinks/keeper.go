@@ -26,11 +26,12 @@ type Program interface {
 	// Attach does nothing if the program is attached already. If it fails, the program may be attached in only one direction of the link,
 	// until Detach. fs.ErrNotExist means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
 	Attach(ifindex int) error
-	// Detach returns how many queries the program answered at the link since it was attached. The link may be gone.
-	Detach(ifindex int) (answers uint64, err error)
-	// Links returns, by ifindex, how many queries the program has answered at each link since it was attached there, by this agent or an
-	// earlier one. Links from which it was detached are left out. A link may be gone.
-	Links() (map[int]uint64, error)
+	// Detach returns how many queries the program answered at the link since it was attached, and how many of them with NXDOMAIN. The
+	// link may be gone.
+	Detach(ifindex int) (answers [2]uint64, err error)
+	// Links returns the same, by ifindex, of each link to which this agent or an earlier one has attached the program. Links from which it
+	// was detached are left out. A link may be gone.
+	Links() (map[int][2]uint64, error)
 	// Unanswered reports whether the program serves no hits at a link because the pod's sample queries get no answer.
 	Unanswered(ifindex int) (bool, error)
 	// Others names other programs that handle packets of a link.
@@ -57,14 +58,14 @@ type Keeper struct {
 	AllowOthers bool
 	// Veth finds the host's end of a pod's veth.
 	Veth func(podfile.File) (ifindex int, name string, err error)
-	// Count gets the number of new answers that the kernel program gave at a pod's link.
-	Count func(f podfile.File, answers uint64)
+	// Count gets the number of new answers that the kernel program gave at a pod's link, and how many of them are NXDOMAIN.
+	Count func(f podfile.File, answers, nxdomain uint64)
 	// Refusals returns the log level for new refusals.
 	Refusals func() slog.Level
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // the pod at each link with the program; nil before the first Reconcile
-	counted  map[int]uint64       // answers since the program was attached that this agent or an earlier one has counted, by ifindex
+	counted  map[int][2]uint64    // answers since the program was attached that this agent or an earlier one has counted, by ifindex
 	podLinks map[key]podLink      // links that Veth found, of the pods of the last Reconcile
 	refused  []Refused            // as of the last Reconcile
 	answered int                  // number of links where the program serves hits, as of the last Reconcile
@@ -208,9 +209,10 @@ func (k *Keeper) count() error {
 }
 
 // add passes a link's answers that are not yet counted to Count. n is the total since the program was attached. mu is held.
-func (k *Keeper) add(i int, f podfile.File, n uint64) {
-	if more := n - min(n, k.counted[i]); more > 0 {
-		k.Count(f, more)
+func (k *Keeper) add(i int, f podfile.File, n [2]uint64) {
+	was := k.counted[i]
+	if more := n[0] - min(n[0], was[0]); more > 0 {
+		k.Count(f, more, n[1]-min(n[1], was[1]))
 		k.counted[i] = n
 	}
 }

@@ -33,14 +33,24 @@ func (k *kernel) Attach(i int) error {
 	return k.refuses[i] // as if attaching the other direction failed
 }
 
-func (k *kernel) Detach(i int) (uint64, error) {
+// counts are a link's: of the answers, every tenth is NXDOMAIN.
+func (k *kernel) counts(i int) [2]uint64 { return [2]uint64{k.at[i], k.at[i] / 10} }
+
+func (k *kernel) Detach(i int) ([2]uint64, error) {
 	defer delete(k.at, i)
-	return k.at[i], nil
+	return k.counts(i), nil
 }
 
 func (k *kernel) Unanswered(i int) (bool, error) { return k.cut[i], nil }
 
-func (k *kernel) Links() (map[int]uint64, error) { return maps.Clone(k.at), k.err }
+func (k *kernel) Links() (map[int][2]uint64, error) {
+	out := map[int][2]uint64{}
+	for i := range k.at {
+		out[i] = k.counts(i)
+	}
+	return out, k.err
+}
+
 func (k *kernel) Others(i int) ([]string, error) {
 	if i == k.gone {
 		return nil, errors.New("no such device")
@@ -54,13 +64,13 @@ type world struct {
 	kernel  *kernel
 	keeper  *Keeper
 	said    bytes.Buffer
-	counted map[string]uint64
+	counted map[string][2]uint64
 	looked  map[string]int // how often Veth was called for a pod
 	moved   map[string]int // links of pods that are not numbered by their names any more
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, moved: map[string]int{}}
+	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string][2]uint64{}, looked: map[string]int{}, moved: map[string]int{}}
 	w.keeper = &Keeper{Refusals: func() slog.Level { return slog.LevelWarn }, Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
 		Veth: func(f podfile.File) (i int, name string, err error) {
 			w.looked[f.PodName]++
@@ -72,7 +82,10 @@ func newWorld(t *testing.T) *world {
 			}
 			return i, "veth", nil
 		},
-		Count: func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
+		Count: func(f podfile.File, n, nxdomain uint64) {
+			was := w.counted[f.PodName]
+			w.counted[f.PodName] = [2]uint64{was[0] + n, was[1] + nxdomain}
+		},
 	}
 	return w
 }
@@ -177,22 +190,22 @@ func TestCounts(t *testing.T) {
 	if !slices.Equal(w.at(), []int{1, 2}) {
 		t.Errorf("the program is at %v", w.at())
 	}
-	w.kernel.at[1], w.kernel.at[2] = 103, 5
+	w.kernel.at[1], w.kernel.at[2] = 113, 15
 	for range 2 {
 		if err := w.keeper.CountNow(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.kernel.at[2] = 7
+	w.kernel.at[2] = 27
 	w.look("pod1")
 	w.look("pod1")
-	if want := map[string]uint64{"pod1": 3, "pod2": 7}; !maps.Equal(w.counted, want) {
+	if want := map[string][2]uint64{"pod1": {13, 1}, "pod2": {27, 2}}; !maps.Equal(w.counted, want) {
 		t.Errorf("counted %v, want %v", w.counted, want)
 	}
 	w.look("pod1", "pod2")
 	w.kernel.at[2] = 1 // it counts from its attachment
 	w.look("pod1", "pod2")
-	if w.counted["pod2"] != 8 {
+	if w.counted["pod2"] != [2]uint64{28, 2} {
 		t.Errorf("counted %v", w.counted)
 	}
 }
@@ -261,7 +274,7 @@ func TestReplaced(t *testing.T) {
 				t.Errorf("at %d, state %+v", w.at(), s)
 			}
 			w.look("pod1")
-			if s := w.keeper.State(); s.Pods != 1 || len(s.Refused) != 0 || !slices.Equal(w.at(), []int{2}) || w.counted["pod1"] != 5 {
+			if s := w.keeper.State(); s.Pods != 1 || len(s.Refused) != 0 || !slices.Equal(w.at(), []int{2}) || w.counted["pod1"][0] != 5 {
 				t.Errorf("at %d, state %+v, counted %v", w.at(), s, w.counted)
 			}
 		})

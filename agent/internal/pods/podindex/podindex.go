@@ -1,5 +1,5 @@
 // Package podindex finds the pod that sent a query by the query's source address. For each pod it has the search list for search
-// completion, whether the kernel program may answer the pod's hits, and counts of the pod's queries, hits and failures, which are also
+// completion, whether the kernel program may answer the pod's hits, and counts of the pod's queries and their results, which are also
 // summed by namespace.
 //
 // A lookup costs one map access per query, and the number of namespaces with metrics of their own is bounded.
@@ -48,10 +48,10 @@ type client struct {
 }
 
 // tally counts queries by result.
-type tally struct{ queries, hits, kernel, failures atomic.Uint64 }
+type tally struct{ queries, hits, kernel, nxdomain, failures atomic.Uint64 }
 
 func (t *tally) counts() Counts {
-	return Counts{Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load()}
+	return Counts{t.queries.Load(), t.hits.Load(), t.kernel.Load(), t.nxdomain.Load(), t.failures.Load()}
 }
 
 // maxNamespaces is the maximum number of namespaces with metrics of their own; the pods of all other namespaces share one series. The
@@ -85,6 +85,7 @@ type Counts struct {
 	Queries  uint64 `json:"queries"`
 	Hits     uint64 `json:"hits"`     // queries answered from the cache
 	Kernel   uint64 `json:"kernel"`   // hits answered by the kernel program
+	NXDomain uint64 `json:"nxdomain"` // queries answered with NXDOMAIN, by the agent or the kernel program
 	Failures uint64 `json:"failures"` // queries answered with a response code other than NOERROR and NXDOMAIN
 }
 
@@ -194,9 +195,9 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 // MayOffload implements cache.OffloadClient.
 func (c *client) MayOffload() bool { return c.inKernel }
 
-// AnsweredInKernel counts queries that the kernel program answered for the pod interface of f. All of them are hits, and none is a failure.
-// If the pod is gone, they still count for its namespace.
-func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
+// AnsweredInKernel counts queries that the kernel program answered for the pod interface of f, and how many of them with NXDOMAIN. All of
+// them are hits, and none is a failure. If the pod is gone, they still count for its namespace.
+func (c *Clients) AnsweredInKernel(f podfile.File, queries, nxdomain uint64) {
 	c.kernelHits.Add(queries)
 	n := c.namespace(f.PodNamespace)
 	tallies := []*tally{n}
@@ -207,6 +208,7 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 		t.queries.Add(queries)
 		t.hits.Add(queries)
 		t.kernel.Add(queries)
+		t.nxdomain.Add(nxdomain)
 	}
 }
 
@@ -246,13 +248,16 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	if !ok {
 		return
 	}
-	failed := a.Rcode != rcodeSuccess && a.Rcode != rcodeNameError
 	for _, t := range [...]*tally{p.tally, p.namespace} {
 		t.queries.Add(1)
 		if a.Level.FromCache() {
 			t.hits.Add(1)
 		}
-		if failed {
+		switch a.Rcode {
+		case rcodeSuccess:
+		case rcodeNameError:
+			t.nxdomain.Add(1)
+		default:
 			t.failures.Add(1)
 		}
 	}

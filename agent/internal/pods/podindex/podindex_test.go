@@ -137,7 +137,7 @@ func TestCounts(t *testing.T) {
 	answered(c, "10.244.1.6", 0, queryinfo.Miss)
 	answered(c, "192.0.2.1", 0, queryinfo.Hit)       // no pod's
 	c.Record(queryinfo.Answer{Level: queryinfo.Hit}) // without a client
-	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
+	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, NXDomain: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
 	got := map[string]Counts{}
 	for _, p := range c.Pods() {
 		got[p.File.PodNamespace+"/"+p.File.PodName] = p.Counts
@@ -145,7 +145,7 @@ func TestCounts(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
-	all := map[string]Counts{"shop": {Queries: 7, Hits: 2, Failures: 2}, "data": {}}
+	all := map[string]Counts{"shop": {Queries: 7, Hits: 2, NXDomain: 2, Failures: 2}, "data": {}}
 	if diff := cmp.Diff(all, c.namespaceCounts()); diff != "" {
 		t.Errorf("namespaces (-want +got):\n%s", diff)
 	}
@@ -308,15 +308,15 @@ func TestKernelCounts(t *testing.T) {
 	gone.ContainerID = "c9"
 	c := clientsOf(filesOf(t, web), confOf(t, "kernelHits: {mode: on}\n"))
 	c.Record(queryinfo.Answer{Identity: c.Identify(addr("10.244.1.5")), Level: queryinfo.Miss})
-	c.AnsweredInKernel(web, 3)
-	c.AnsweredInKernel(gone, 2)
-	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3}) {
+	c.AnsweredInKernel(web, 3, 2)
+	c.AnsweredInKernel(gone, 2, 1)
+	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3, NXDomain: 2}) {
 		t.Errorf("the pod has %+v", got)
 	}
 	if n := c.KernelHits(); n != 5 {
 		t.Errorf("the kernel's hits: %d", n)
 	}
-	if diff := cmp.Diff(map[string]Counts{"shop": {Queries: 6, Hits: 5, Kernel: 5}}, c.namespaceCounts()); diff != "" {
+	if diff := cmp.Diff(map[string]Counts{"shop": {Queries: 6, Hits: 5, Kernel: 5, NXDomain: 3}}, c.namespaceCounts()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

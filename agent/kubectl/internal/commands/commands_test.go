@@ -43,6 +43,7 @@ func TestCommandLine(t *testing.T) {
 		"status --contxt a":             {cli.Config, "", "did you mean --context?"},
 		"status -o xml":                 {cli.Config, "", "-o xml: json, yaml, wide"},
 		"top -o wide":                   {cli.Config, "", "-o wide: json, yaml"},
+		"top --sort-by latency":         {cli.Config, "", "--sort-by latency: queries, misses, nxdomain, failures"},
 		"status now":                    {cli.Config, "", `unexpected argument "now"`},
 		"query":                         {cli.Config, "", "write one name"},
 		"query a b":                     {cli.Config, "", "write one name"},
@@ -228,21 +229,26 @@ func TestInterval(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	code, out, errs := small().command(t, "top --limit 3")
-	const want = `POD        NODE   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   FAILURES
-shop/web   a      6.0         6000      83.3%    1000     50.0%    7
-shop/web   b      6.0         6000      83.3%    1000     50.0%    7
-pay/api    a      4.0         4000      100.0%   0        25.0%    0
+	const want = `POD        NODE   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   NXDOMAIN   FAILURES
+shop/web   a      6.0         6000      83.3%    1000     50.0%    100        7
+shop/web   b      6.0         6000      83.3%    1000     50.0%    100        7
+pay/api    a      4.0         4000      100.0%   0        25.0%    3000       0
 `
 	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || !strings.Contains(errs, "node c is not counted: 502") {
 		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
 	}
 	_, out, _ = small().command(t, "top --namespaces")
-	const namespaces = `NAMESPACE   PODS   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   FAILURES
-shop        2      12.0        12000     83.3%    2000     50.0%    14
-pay         2      8.0         8000      100.0%   0        25.0%    0
+	const namespaces = `NAMESPACE   PODS   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   NXDOMAIN   FAILURES
+shop        2      12.0        12000     83.3%    2000     50.0%    200        14
+pay         2      8.0         8000      100.0%   0        25.0%    6000       0
 `
 	if diff := cmp.Diff(namespaces, out); diff != "" {
 		t.Errorf("--namespaces (-want +got):\n%s", diff)
+	}
+	for by, first := range map[string]string{"misses": "shop", "nxdomain": "pay", "failures": "shop"} {
+		if _, out, _ = small().command(t, "top --namespaces --sort-by "+by); !strings.Contains(out, "FAILURES\n"+first+" ") {
+			t.Errorf("--sort-by %s: %s is not first:\n%s", by, first, out)
+		}
 	}
 	// Without listen.namespaces the endpoint names no pod, and the agent's own command does.
 	n := fakeNode{name: "a", phase: corev1.PodRunning, status: healthy()}

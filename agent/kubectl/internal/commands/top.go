@@ -26,13 +26,18 @@ type usage struct {
 }
 
 func topCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, and their misses and failures"}
+	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, and their misses, NXDOMAIN and failures"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c)
 	namespaces := c.Flags().Bool("namespaces", false, "add up the pods of each namespace")
+	sortBy := c.Flags().String("sort-by", "queries", "`COUNT` to sort by: queries, misses, nxdomain or failures")
 	limit := c.Flags().Int("limit", 20, "`NUMBER` of lines; 0: all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if _, err := out.Format(); err != nil {
 			return err
+		}
+		count := counts()[*sortBy]
+		if count == nil {
+			return cli.Usagef("--sort-by %s: queries, misses, nxdomain, failures", *sortBy)
 		}
 		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
@@ -45,7 +50,7 @@ func topCommand(o *cluster.Options) *cobra.Command {
 		if err := addPods(c.Context(), cl, nodes, *interval > 0); err != nil {
 			return err
 		}
-		all := usages(nodes, *namespaces)
+		all := usages(nodes, *namespaces, count)
 		if *limit > 0 {
 			all = all[:min(*limit, len(all))]
 		}
@@ -98,8 +103,18 @@ func addPods(ctx context.Context, c *cluster.Cluster, nodes []reading, interval 
 	return nil
 }
 
-// usages returns the counts by pod or by namespace, those with the most queries first.
-func usages(nodes []reading, namespaces bool) []usage {
+// counts has the values of --sort-by.
+func counts() map[string]func(usage) uint64 {
+	return map[string]func(usage) uint64{
+		"queries":  func(u usage) uint64 { return u.Counts.Queries },
+		"misses":   func(u usage) uint64 { return u.Misses },
+		"nxdomain": func(u usage) uint64 { return u.Counts.NXDomain },
+		"failures": func(u usage) uint64 { return u.Counts.Failures },
+	}
+}
+
+// usages returns the counts by pod or by namespace, those with the highest count first.
+func usages(nodes []reading, namespaces bool, count func(usage) uint64) []usage {
 	found := map[string]*usage{}
 	for _, r := range nodes {
 		if r.Status == nil {
@@ -131,8 +146,8 @@ func usages(nodes []reading, namespaces bool) []usage {
 		out = append(out, *u)
 	}
 	slices.SortFunc(out, func(a, b usage) int {
-		return cmp.Or(cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Name, b.Name),
-			cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(count(b), count(a)), cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(b.Rate, a.Rate),
+			cmp.Compare(a.Name, b.Name), cmp.Compare(a.Node, b.Node))
 	})
 	return out
 }
@@ -142,7 +157,7 @@ func topTable(all []usage, namespaces bool) string {
 	if namespaces {
 		t = newTable("NAMESPACE", "PODS")
 	}
-	t.end("QUERIES/S", "QUERIES", "HITS", "MISSES", "KERNEL", "FAILURES")
+	t.end("QUERIES/S", "QUERIES", "HITS", "MISSES", "KERNEL", "NXDOMAIN", "FAILURES")
 	for _, u := range all {
 		t.add(u.Name)
 		if namespaces {
@@ -151,7 +166,7 @@ func topTable(all []usage, namespaces bool) string {
 			t.add(u.Node)
 		}
 		t.end(fmt.Sprintf("%.1f", u.Rate), u.Counts.Queries, percent(u.Counts.Hits, u.Counts.Queries), u.Misses,
-			percent(u.Counts.Kernel, u.Counts.Queries), u.Counts.Failures)
+			percent(u.Counts.Kernel, u.Counts.Queries), u.Counts.NXDomain, u.Counts.Failures)
 	}
 	return t.text()
 }
