@@ -43,7 +43,7 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 	set.DurationVar(&w.poll, "poll", 30*time.Second, "time between checks of plugin, conflist entry and (with --state-dir) host rules, if "+
 		"no change is seen")
 	set.StringVar(&w.stateDir, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where the watch writes "+
-		"its state for the agent's metrics; empty: not written")
+		"its state for the agent's metrics and reads the record of the host rules that it restores; empty: neither")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := w.validateSource(); err != nil {
 			return err

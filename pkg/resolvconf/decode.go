@@ -96,7 +96,7 @@ func (d *decoder) members(members []strict.Member) Overlay {
 			o.Nameservers = d.nameservers(m.Value)
 		case "search", "searches":
 			if searchKey != "" {
-				d.Fault(m.Value, "%s stands there already and means the same: write one of them", searchKey)
+				d.Fault(m.Value, "%s appears already and means the same: write one of them", searchKey)
 			}
 			searchKey = m.Key
 			o.Searches = d.searches(m.Value)

@@ -211,7 +211,7 @@ func (r *Reader) Members(v Value) []Member {
 	}
 	for i, m := range all {
 		if slices.ContainsFunc(all[:i], func(o Member) bool { return o.Key == m.Key }) {
-			r.Fault(m.Value, "stands there twice: write it once")
+			r.Fault(m.Value, "appears twice: write it once")
 		}
 	}
 	return all

@@ -65,7 +65,7 @@ func TestReader(t *testing.T) {
 	r.Items(v)
 	r.OneOf(v.At("f"), "z", "p", "q")
 	r.Unknown(Member{Key: "bb", Value: v.At("bb")}, "b", "c")
-	want := `top.a: stands there twice: write it once
+	want := `top.a: appears twice: write it once
 top.b[0]: a number, but a string is wanted: put it in quotes
 top.b[2]: null, but a string is wanted: put it in quotes
 top.a: an object, but a string is wanted: put it in quotes
@@ -76,7 +76,7 @@ top.bb: unknown key: write "b"`
 	if got := r.Err(0).Error(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := r.Err(1).Error(); got != "top.a: stands there twice: write it once\nand 7 more" {
+	if got := r.Err(1).Error(); got != "top.a: appears twice: write it once\nand 7 more" {
 		t.Error(got)
 	}
 	if fmt.Sprint(keys) != "[top.a top.b top.a top.e]" {

@@ -207,19 +207,19 @@ func TestDetection(t *testing.T) {
 			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.43.0.10"}},
 			want: want{"cluster.local", redirect1("10.43.0.10", "169.254.20.11"), addrs("169.254.20.10"), servers("10.43.0.10:53"), "127.0.0.1:9253",
 				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
-					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP is not set, or is no address"}},
 		},
 		"the kubelet names a cache on the node": {
 			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.233.0.3"}, files: map[string]string{kubeletConfig: "clusterDNS: [169.254.25.10]\n"}},
 			want: want{"cluster.local", redirect1("10.233.0.3", "169.254.20.11"), addrs("169.254.25.10"), servers("10.233.0.3:53"), "127.0.0.1:9253",
 				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": kubeletConfig,
-					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP is not set, or is no address"}},
 		},
 		"the kubelet's file is JSON": {
 			world: world{files: map[string]string{kubeletConfig: `{"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], "clusterDomain": "x.y"}`}},
 			want: want{"x.y", redirect1("10.96.0.10", "169.254.20.11"), addrs("169.254.20.10"), servers("10.96.0.10:53"), "127.0.0.1:9253",
 				map[string]string{"clusterDomain": kubeletConfig, "redirects": kubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
-					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
+					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP is not set, or is no address"}},
 		},
 		"on the link, a local address where the second Service has the family": {
 			world: world{files: map[string]string{kubeletConfig: "clusterDNS: [10.96.0.10, fd00:96::a]\n"}},

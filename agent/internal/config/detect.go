@@ -180,7 +180,7 @@ func (n *Node) detectLocal(k kubelet) {
 
 func (n *Node) detectMetrics(env Env) {
 	const port = 9253 // the port in NodeLocal DNSCache's manifests, so that existing dashboards work
-	address, source := netip.AddrFrom4([4]byte{127, 0, 0, 1}), "NODE_IP holds no address"
+	address, source := netip.AddrFrom4([4]byte{127, 0, 0, 1}), "NODE_IP is not set, or is no address"
 	if value, ok := env.LookupEnv("NODE_IP"); ok {
 		if a, err := netip.ParseAddr(value); err == nil {
 			address, source = a, "NODE_IP"

@@ -379,7 +379,7 @@ func (n *Node) stop() error {
 	}
 	errs = append(errs, n.Server.Stop())
 	errs = append(errs, n.Prober.Close())
-	n.Log.Info("stopped; kube-dns answers pods; kernel hits end within 30 s")
+	n.Log.Info("stopped; kube-dns answers pods; kernel hits, if any, end within 30 s")
 	return errors.Join(errs...)
 }
 

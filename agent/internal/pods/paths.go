@@ -232,7 +232,7 @@ func (p *Pods) logState(f podfile.File, r steer.Redirect, was podstate.State, s 
 	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID, "cluster_dns", r.ClusterDNS}
 	switch {
 	case s.event == podstate.Selected:
-		p.log.Info("steer.mode now selects the pod; kube-dns answers it until a test query from its netns is answered", about...)
+		p.log.Info("the configuration now selects the pod; kube-dns answers it until a test query from its netns is answered", about...)
 	case s.event == podstate.Deselected:
 		p.log.Info("pod not selected for steering; kube-dns answers it", append(about, "reason", s.reason)...)
 	case s.event == podstate.TrialAnswered:

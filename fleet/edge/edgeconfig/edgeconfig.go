@@ -247,7 +247,7 @@ func (r *reader) zones(v strict.Value) (out []Zone) {
 			"name": func(v strict.Value) {
 				one(r, v, &z.Name, configfile.ParseDomain)
 				if slices.ContainsFunc(out, func(o Zone) bool { return o.Name == z.Name && z.Name != "" }) {
-					r.Fault(v, "%s stands there twice: write it once", z.Name)
+					r.Fault(v, "%s appears twice: write it once", z.Name)
 				}
 			},
 			"primary": func(v strict.Value) { one(r, v, &z.Primary, configfile.ParseServer) },
@@ -267,7 +267,7 @@ func (r *reader) ranges(v strict.Value) (out []Range) {
 			"network": func(v strict.Value) {
 				one(r, v, &e.Network, parseNetwork)
 				if slices.ContainsFunc(out, func(o Range) bool { return o.Network == e.Network && e.Network.IsValid() }) {
-					r.Fault(v, "%s stands there twice: write it once", e.Network)
+					r.Fault(v, "%s appears twice: write it once", e.Network)
 				}
 			},
 			"codes": func(v strict.Value) { e.Codes = many(r, v, geo.ParseCode) },
@@ -296,7 +296,7 @@ func (r *reader) addresses(v strict.Value) (out []netip.Addr) {
 			case a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast():
 				r.Fault(item, "%s: name one unicast address, without zone or IPv4 mapping", a)
 			case slices.Contains(out, a):
-				r.Fault(item, "%s stands there twice: write it once", a)
+				r.Fault(item, "%s appears twice: write it once", a)
 			default:
 				out = append(out, a)
 			}

@@ -28,7 +28,7 @@ func taken() map[string]string {
 		"health":      "the agent serves /healthz",
 		"ready":       "the agent serves /readyz",
 		"reload":      "the agent reloads when its configuration changes",
-		"loop":        "it ends the process; ask looks for loops and goes on",
+		"loop":        "it ends the process; the agent detects loops by itself",
 		"timeouts":    "the agent's connections have bounds of their own",
 		"trace":       "this program has no tracing",
 	}

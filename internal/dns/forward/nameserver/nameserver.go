@@ -165,7 +165,7 @@ func (a Address) Refuse(own []netip.Addr) error {
 	if a.Addr.Port() != plainPort || !slices.Contains(own, a.Addr.Addr().WithZone("")) {
 		return nil
 	}
-	return fmt.Errorf("%s is an address of the agent itself, which would ask itself for ever: name the server behind it", a.Addr.Addr())
+	return fmt.Errorf("%s is an address of the agent itself, which would query itself forever: name the server behind it", a.Addr.Addr())
 }
 
 // Source is a server, or the path of a file in the format of resolv.conf that lists servers.
