@@ -46,7 +46,7 @@ func TestPortTaken(t *testing.T) {
 					t.Errorf("port taken: %v", err)
 				}
 			}
-			if tries := strings.Count(n.agent.Output(), "address already in use"); tries > 1 {
+			if tries := strings.Count(n.agent.Output(), unix.EADDRINUSE.Error()); tries > 1 {
 				t.Errorf("said %d times", tries)
 			}
 			holder.Close()

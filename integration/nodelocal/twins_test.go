@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -27,7 +29,7 @@ func twoAgents(t *testing.T, n *node, count counter) {
 	n.awaitLog(second, 0, "standing by")
 	phase := count(n, pod.NetNS)
 	phase("one serves, one stands by", 0)
-	if err := first.Terminate(patience); err != nil {
+	if err := first.Terminate(testutil.Patience()); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	n.awaitLeases(second, n.served()...)
@@ -54,7 +56,7 @@ func besideNodeCache(t *testing.T, n *node) {
 	stock := n.stock()
 	testutil.Eventually(t, func() error { return cached(pod.NetNS, local4, "udp") })
 	p := n.agent("-skipteardown")
-	n.awaitLog(p, 0, "address already in use")
+	n.awaitLog(p, 0, unix.EADDRINUSE.Error())
 	testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 	stock.Kill()
 	n.awaitLeases(p, n.served()...)
@@ -75,7 +77,7 @@ func TestUninstallAfterwards(t *testing.T) {
 			n.write("nodeconfig.yaml", strings.ReplaceAll(string(config), "/host/", n.dir+"/"))
 			n.write("net.d/.keep", "")
 			words := []string{"cleanup", "--config=" + n.path("nodeconfig.yaml"), "--cni-conf=" + n.path("net.d")}
-			if err := p.Terminate(patience); err != nil {
+			if err := p.Terminate(testutil.Patience()); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
 			if cleanup := n.container("neardns-agent", words...); cleanup.Wait() != nil {
