@@ -400,6 +400,9 @@ func (a *adoption) adopt(hosts int) {
 	a.relay.interfere(nil)
 	for a.kill(point{true, hosts / 6, true}) {
 	}
+	if e, _ := os.ReadFile(a.path("export.json")); !a.kill(point{n: 2}, "--interval", "20s") || !bytes.Contains(e, []byte(`"verifying"`)) {
+		a.Errorf("verify: not killed, or not the step: %.300s", e)
+	}
 	a.run(cli.Failed, "h77."+a.server.Zone()+" was changed", "--interval", "1ms")
 	// external-dns writes after that: it is reported, and stays.
 	back := `a-h3.` + a.server.Zone() + ` 0 TXT "heritage=external-dns,external-dns/owner=default,external-dns/resource=service/shop/h"`
