@@ -41,6 +41,8 @@ PLAIN := ./integration,./fleet/zones/zone,./fleet/zones/adopt,./agent/internal/p
 export GORACE ?= atexit_sleep_ms=0
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
+# Each of these records has the commit that it was taken at. Pages and results that a target has drawn are no change of the code.
+export NEARDNS_COMMIT := $(shell git rev-parse -q --short=8 HEAD 2>/dev/null)$(shell [ -z "$$(git status --porcelain -- '*.go' '*.c' '*.mod' install 2>/dev/null)" ] || echo -dirty)
 
 # Tools, by the path that hack/tools/go.mod and hack/lint/go.mod pin.
 CNI := github.com/containernetworking
@@ -106,7 +108,7 @@ images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=d
 
 test-images: build ## build the images with podman in a store of its own, and run them as a node does (as root)
 	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap
-	@$(GO) test -count=1 -timeout 20m -tags images -v ./integration/podman | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(GO) test -count=1 -timeout 20m -tags images -v ./integration/podman | $(call cited,integration/podman) -tags images
 	@cd integration/cluster && $(GO) test -count=1 ./node # the real node's images are of the same Dockerfiles
 
 RELEASE := $(GO) run ./integration/release
@@ -163,8 +165,8 @@ test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises 
 	$(PASSED)
 
 test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
-	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster conformance scale compat; do \
-		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale compat; do \
+		printf '\n== make %s\n' "$$target"; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... ./fleet/edge/... ./fleet/zones/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
@@ -231,6 +233,7 @@ test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controll
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
 	@$(GO) run ./integration/tools/compat
+	@.ci/lanes -mark
 
 compat-check: ## fail where the tests since then showed anything but what those tables say
 	@$(GO) run ./integration/tools/compat -check
@@ -284,7 +287,7 @@ dashboard-picture: build bin/tools/faults ## draw docs/pictures/dashboard.png: t
 
 SCALE := integration/steering/testdata/scale.json
 scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services without endpoints, 100 nodes on one kube-dns: times, memory, losses; draws docs/project/scale.md (ONLY=Node, Repair or Cluster; NEARDNS_NODES=30: fewer nodes; as root; ten minutes)
-	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale,timing -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale,timing -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | $(call cited,integration/steering) -tags scale,timing -run '^TestScale$(ONLY)'
 	@$(GO) test -count=1 -run '^TestScale$$' ./integration/docs -update
 	$(PASSED)
 

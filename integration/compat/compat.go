@@ -9,6 +9,7 @@
 package compat
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -26,6 +27,9 @@ const Page = "docs/reference/compatibility.md"
 // Env names the folder that records go to. "stderr" has them printed there, for tests that have no folder to write into, such
 // as those in a virtual machine: the tool reads them from what it printed.
 const Env = "NEARDNS_COMPAT"
+
+// EnvCommit names the commit that the tests run at, as `git describe --always --dirty` does.
+const EnvCommit = "NEARDNS_COMMIT"
 
 // Cell is one cell of a table.
 type Cell struct {
@@ -46,6 +50,7 @@ type record struct {
 	Pass   bool   `json:"pass"`
 	Test   string `json:"test"` // folder of the package in this repository, and the test's name
 	Kernel string `json:"kernel"`
+	Commit string `json:"commit"`
 }
 
 // Record notes for a cell whether the test passes, when it ends. A cell that several tests record is as good as the worst of
@@ -63,7 +68,7 @@ func Record(t testing.TB, c Cell) {
 	if to == "" {
 		return
 	}
-	r := record{Cell: c, Test: caller() + " " + t.Name(), Kernel: Kernel()}
+	r := record{Cell: c, Test: caller() + " " + t.Name(), Kernel: Kernel(), Commit: cmp.Or(os.Getenv(EnvCommit), "unknown")}
 	t.Cleanup(func() {
 		if t.Skipped() {
 			return

@@ -68,6 +68,7 @@ func TestBadTablesAndCells(t *testing.T) {
 func TestRecord(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made")
 	t.Setenv(Env, dir)
+	t.Setenv(EnvCommit, "0123abcd")
 	row := []string{"containerd", "2.4.1"}
 	t.Run("good", func(t *testing.T) { Record(t, Cell{Table: "runtimes", Row: row, Column: "many pods at once"}) })
 	t.Run("shows a limit", func(t *testing.T) {
@@ -77,7 +78,7 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shape := regexp.MustCompile(`^compat: \{"table":"runtimes","row":\["containerd","2.4.1"\],"column":"many pods at once","pass":true,"test":"integration/compat TestRecord/good","kernel":"\d+\.\d+"\}
+	shape := regexp.MustCompile(`^compat: \{"table":"runtimes","row":\["containerd","2.4.1"\],"column":"many pods at once","pass":true,"test":"integration/compat TestRecord/good","kernel":"\d+\.\d+","commit":"0123abcd"\}
 compat: \{.*"column":"STATUS","limit":"not here","pass":true,"test":"integration/compat TestRecord/shows_a_limit".*\}
 $`)
 	if !shape.Match(text) {
@@ -124,7 +125,7 @@ func read(t *testing.T, text string) *Run {
 
 // Of one test the last word counts; of several tests the worst.
 func TestResults(t *testing.T) {
-	const head = `compat: {"table":"test","row":["a","1"],"kernel":"6.18",`
+	const head = `compat: {"table":"test","row":["a","1"],"kernel":"6.18","commit":"c1",`
 	r := read(t, "a log\r\n"+
 		head+`"column":"ADD","pass":false,"test":"p TestA"}`+"\r\n"+
 		head+`"column":"ADD","pass":true,"test":"p TestA"}`+"\n"+
@@ -139,9 +140,12 @@ func TestResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Result{
-		{Row: []string{"a", "1"}, Column: "ADD", Result: Pass, Kernel: "6.18", Day: "2026-01-02", Tests: []string{"p TestA", "p TestB"}},
-		{Row: []string{"a", "1"}, Column: "GC", Result: Limit, Limit: "too old", Kernel: "6.18", Day: "2026-01-02", Tests: []string{"p TestA", "p TestB"}},
-		{Row: []string{"c", "3"}, Column: "GC", Result: Fail, Kernel: "6.18", Day: "2026-01-02", Tests: []string{"p TestA", "p TestB"}},
+		{Row: []string{"a", "1"}, Column: "ADD", Result: Pass, Kernel: "6.18", Commit: "c1", Day: "2026-01-02",
+			Tests: []string{"p TestA", "p TestB"}},
+		{Row: []string{"a", "1"}, Column: "GC", Result: Limit, Limit: "too old", Kernel: "6.18", Commit: "c1", Day: "2026-01-02",
+			Tests: []string{"p TestA", "p TestB"}},
+		{Row: []string{"c", "3"}, Column: "GC", Result: Fail, Kernel: "6.18", Commit: "c1", Day: "2026-01-02",
+			Tests: []string{"p TestA", "p TestB"}},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("results (-want +got):\n%s", d)
@@ -155,7 +159,8 @@ func TestResults(t *testing.T) {
 }
 
 func result(row, version, column, result string) Result {
-	return Result{Row: []string{row, version}, Column: column, Result: result, Kernel: "6.18", Day: "2026-01-02", Tests: []string{"p TestA"}}
+	return Result{Row: []string{row, version}, Column: column, Result: result, Kernel: "6.18", Commit: "c1", Day: "2026-01-02",
+		Tests: []string{"p TestA"}}
 }
 
 func TestMerge(t *testing.T) {
@@ -203,7 +208,7 @@ func TestRender(t *testing.T) {
 	limit := result("a", "1", "GC", Limit)
 	limit.Limit = "a is too old"
 	later := result("z", "1", "ADD", Fail)
-	later.Day, later.Kernel = "2026-03-04", "6.1"
+	later.Day, later.Commit, later.Kernel = "2026-03-04", "c2", "6.1"
 	results := []Result{result("a", "1", "ADD", Pass), limit, later}
 	tab := table(t)
 	golden.Check(t, "rows.md", Render(tab, results))
@@ -218,7 +223,7 @@ func TestSay(t *testing.T) {
 	if err != nil || tab.Page != "docs/x.md" {
 		t.Fatal(tab, err)
 	}
-	const head = `compat: {"table":"two","column":"ours","kernel":"6.18","pass":true,`
+	const head = `compat: {"table":"two","column":"ours","kernel":"6.18","commit":"c1","pass":true,`
 	results, err := read(t, head+`"row":["speed","slow"],"value":"fast","test":"p TestA/sub"}`+"\n"+head+`"row":["speed","slow"],"value":"9 times","test":"p TestB"}`+"\n").Results(tab)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (r *Run) Results(t *Table) ([]Result, error) {
 			out = append(out, Result{Row: one.Row, Column: one.Column, Result: Pass})
 		}
 		c := &out[i]
-		c.Kernel, c.Day, c.Tests = one.Kernel, r.Day, append(c.Tests, one.Test)
+		c.Kernel, c.Commit, c.Day, c.Tests = one.Kernel, one.Commit, r.Day, append(c.Tests, one.Test)
 		switch {
 		case !one.Pass:
 			c.Result, c.Limit = Fail, ""

@@ -131,22 +131,24 @@ func (t *Table) across(lines [][]string) [][]string {
 	return out
 }
 
-// ran returns when and on which kernels the cells were tested.
+// ran returns when, at which commits and on which kernels the cells were tested.
 func ran(results []Result) string {
 	if len(results) == 0 {
 		return "Nothing of it was run yet."
 	}
-	var days, kernels []string
+	var days, commits, kernels []string
 	for _, r := range results {
-		days, kernels = append(days, r.Day), append(kernels, r.Kernel)
+		days, commits, kernels = append(days, r.Day), append(commits, r.Commit), append(kernels, r.Kernel)
 	}
 	slices.Sort(days)
+	slices.Sort(commits)
 	slices.Sort(kernels)
 	when := days[0]
 	if last := days[len(days)-1]; last != when {
 		when += " to " + last
 	}
-	return fmt.Sprintf("Run %s on Linux %s.", when, strings.Join(slices.Compact(kernels), ", "))
+	list := func(of []string) string { return strings.Join(slices.Compact(of), ", ") }
+	return fmt.Sprintf("Run %s at commit %s, on Linux %s.", when, list(commits), list(kernels))
 }
 
 // Marks enclose a table in a document.

@@ -125,6 +125,7 @@ type Result struct {
 	Limit  string   `json:"limit,omitempty"`
 	Value  string   `json:"value,omitempty"`
 	Kernel string   `json:"kernel"`
+	Commit string   `json:"commit"` // that the test ran at
 	Day    string   `json:"day"`
 	Tests  []string `json:"tests"` // folder and name of each
 }

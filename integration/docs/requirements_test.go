@@ -151,24 +151,32 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// A page with tables prints the commit that they were taken at, as .ci/lanes.txt has it. Whether it is stale is computed from git by
-// .ci/lanes: -mark writes it, and a clone without that commit reports that it does not know.
+// A page with tables prints the commit that they were taken at: as .ci/lanes.txt has it, or as a cell of the table of integration/compat
+// has it. Whether it is stale is computed from git by .ci/lanes: -mark writes it, and a clone without that commit reports that it does not
+// know.
 func TestLanes(t *testing.T) {
-	taken := regexp.MustCompile("(?m)^Taken by `([^`]+)` at commit (\\w+): (current|stale)\\.")
-	want := map[string]string{}
+	taken := regexp.MustCompile("(?m)^Taken by `([^`]+)` at commit ([\\w-]+): (current|stale)\\.")
+	want, got := map[string]string{}, map[string]string{}
+	for _, name := range documents(t) {
+		for _, m := range taken.FindAllStringSubmatch(read(t, name), -1) {
+			got[name+" "+m[1]] = m[2]
+		}
+	}
 	for line := range strings.SplitSeq(read(t, ".ci/lanes.txt"), "\n") {
 		fields := strings.Split(line, "|")
 		if strings.HasPrefix(line, "#") || len(fields) < 5 {
 			continue
 		}
 		for page := range strings.FieldsSeq(fields[4]) {
-			want[page+" "+strings.TrimSpace(fields[0])] = strings.TrimSpace(fields[1])
-		}
-	}
-	got := map[string]string{}
-	for _, name := range documents(t) {
-		for _, m := range taken.FindAllStringSubmatch(read(t, name), -1) {
-			got[name+" "+m[1]] = m[2]
+			page, table, ofTable := strings.Cut(page, ":")
+			key, commit := page+" "+strings.TrimSpace(fields[0]), strings.TrimSpace(fields[1])
+			if ofTable {
+				commit = "one of a cell of " + table
+				if strings.Contains(read(t, "integration/compat/results/"+table+".json"), `"commit":"`+got[key]+`"`) {
+					commit = got[key]
+				}
+			}
+			want[key] = commit
 		}
 	}
 	if len(want) < 5 || !maps.Equal(want, got) {
@@ -253,6 +261,14 @@ func TestStale(t *testing.T) {
 	if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), head+": current") {
 		t.Errorf("the page has %s: %v", page, err)
 	}
+	first := strings.TrimSpace(run("git", "rev-list", "--max-parents=0", "HEAD"))
+	put("integration/compat/results/a.json", `[{"commit":"`+head+`"}, {"commit":"`+first+`"}, {"commit":"`+head+`"}]`)
+	put(".ci/lanes.txt", "make x | "+head+" | passed | agent | page.md:a\n")
+	run(script, "-mark")
+	if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), first+": stale") {
+		t.Errorf("a table of which a cell was tested at %s has a page with %s: %v", first, page, err)
+	}
+	run("git", "checkout", "-q", ".ci/lanes.txt")
 	run("git", "clone", "-q", "--depth=1", "file://"+dir, shallow)
 	dir = shallow
 	if out := run(script); !strings.Contains(out, "; unknown: ") {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/integration/compat"
 )
 
 // guestConfig is what the guest gets through its initramfs. Paths are the host's.
@@ -18,6 +20,7 @@ type guestConfig struct {
 	Programs string   // folder of built programs
 	Tests    string   // folder of built tests
 	Backends string   // whose cells are run
+	Commit   string   // that the tests are of
 	Timeout  string   // of each package, as go test's -timeout
 	Slowness int      // of the guest, by which tests wait longer
 	Load     []string // modules in the initramfs, in their order
@@ -169,7 +172,8 @@ func reapUntil(c guestConfig) error {
 	}
 	child, err := os.StartProcess("/proc/self/exe", []string{"vm", guestCommand}, &os.ProcAttr{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8", "NEARDNS_REQUIRE_ROOT=1",
-			"NEARDNS_PROGRAMS=" + c.Programs, "NEARDNS_COMPAT=stderr", "NEARDNS_SLOWNESS=" + strconv.Itoa(c.Slowness),
+			"NEARDNS_PROGRAMS=" + c.Programs, compat.Env + "=stderr", compat.EnvCommit + "=" + c.Commit,
+			"NEARDNS_SLOWNESS=" + strconv.Itoa(c.Slowness),
 			"NEARDNS_PROXIES=iptables,nftables,ipvs", "NEARDNS_BACKENDS=" + c.Backends},
 		Files: []*os.File{r, os.Stdout, os.Stderr},
 	})

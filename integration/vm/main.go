@@ -121,7 +121,7 @@ func runHost(ctx context.Context, o options) error {
 	initramfs := filepath.Join(k.dir, "initramfs")
 	if err := writeInitramfs(initramfs, filepath.Join(programsDir(dir), initProgram), k, guestConfig{
 		Root: root, Modules: k.modulesDir(), Programs: programsDir(dir), Tests: testsDir(dir), Timeout: o.timeout.String(), Slowness: a.slowness,
-		Backends: o.backends,
+		Backends: o.backends, Commit: os.Getenv(compat.EnvCommit),
 	}); err != nil {
 		return err
 	}

@@ -123,17 +123,17 @@ func run(t *testing.T, row []string, o node.Options) {
 		}
 	}
 	if name := "out of the placement and back under load"; chosen(t, name) {
-		t.Run(name, func(t *testing.T) { s.in(t, func() { s.testLeft(was) }) })
+		s.step(t, name, func() { s.testLeft(was) })
 	}
 	if name := "images of a registry in the cluster"; chosen(t, name) { // its lines stay in the node's hosts file until the uninstall
-		t.Run(name, func(t *testing.T) { s.in(t, s.testHosts) })
+		s.step(t, name, s.testHosts)
 	}
 	s.step(t, "uninstalled under load, the node as before", func() { s.testUninstall(was) })
 	if name := "running pods adopted under load, and given back"; chosen(t, name) {
-		t.Run(name, func(t *testing.T) { s.in(t, s.testAdopt) })
+		s.step(t, name, s.testAdopt)
 	}
 	if name := "NodeLocal DNSCache's manifest with our image"; chosen(t, name) {
-		t.Run(name, func(t *testing.T) { s.in(t, s.testNodeCache) })
+		s.step(t, name, s.testNodeCache)
 	}
 	for _, one := range []struct {
 		name string
@@ -151,7 +151,7 @@ func run(t *testing.T, row []string, o node.Options) {
 		"pods whose resolv.conf names the node's own address":            s.testNameserverLocal,
 	} {
 		if chosen(t, name) {
-			t.Run(name, func(t *testing.T) { s.in(t, f) })
+			s.step(t, name, f)
 		}
 	}
 }
