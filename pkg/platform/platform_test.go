@@ -64,7 +64,8 @@ func TestHere(t *testing.T) {
 			by = ""
 		}
 		here := map[string]string{found: "10.96.0.10"}
-		got, how := Here(func(path string) bool { return here[path] != "" }, func(name string) (string, bool) { v, ok := here[name]; return v, ok })
+		lookup := func(name string) (string, bool) { v, ok := here[name]; return v, ok }
+		got, how := Here(func(path string) bool { return here[path] != "" }, lookup)
 		if got.Name != want || how != by {
 			t.Errorf("with %q: %s by %q, want %s by %q", found, got.Name, how, want, by)
 		}

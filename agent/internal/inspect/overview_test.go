@@ -23,7 +23,8 @@ func TestOverview(t *testing.T) {
 	steered := []podfile.Decision{{State: podfile.Steered}}
 	views := []PodView{
 		{Pod: "shop/db", Decisions: []podfile.Decision{{State: podfile.Pending}}, Counts: &podindex.Counts{Queries: 1}},
-		{Pod: "shop/web", Interface: "eth0", Decisions: steered, Counts: &podindex.Counts{Queries: 60, Hits: 40, Kernel: 10, NXDomain: 5, Failures: 2}},
+		{Pod: "shop/web", Interface: "eth0", Decisions: steered,
+			Counts: &podindex.Counts{Queries: 60, Hits: 40, Kernel: 10, NXDomain: 5, Failures: 2}},
 		{Pod: "shop/web", Interface: "net1", Decisions: steered, Counts: &podindex.Counts{Queries: 4, Hits: 3}},
 		{Container: "0123456789abcdef", Decisions: steered},
 	}
@@ -31,7 +32,8 @@ func TestOverview(t *testing.T) {
 		Leases: []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true, Since: at}}, Faults: map[string]string{},
 		LastFault: &overview.Fault{Time: at, Part: "pods", What: "shop/web: no such file"},
 		Counts:    overview.Counts{Queries: 100, Hits: 70, Kernel: 10}, States: map[string]int{"steered": 3, "pending": 1},
-		Pods: []overview.Pod{{Pod: "shop/web", State: "steered", Counts: overview.Counts{Queries: 64, Hits: 43, Kernel: 10, NXDomain: 5, Failures: 2}},
+		Pods: []overview.Pod{{Pod: "shop/web", State: "steered",
+			Counts: overview.Counts{Queries: 64, Hits: 43, Kernel: 10, NXDomain: 5, Failures: 2}},
 			{Pod: "shop/db", State: "pending", Counts: overview.Counts{Queries: 1}}, {Pod: "0123456789abc", State: "steered"}}}
 	if diff := cmp.Diff(want, Overview(s, views, 10, true, at.Add(time.Minute))); diff != "" {
 		t.Errorf("with tenants (-want +got):\n%s", diff)

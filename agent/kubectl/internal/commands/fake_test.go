@@ -188,6 +188,7 @@ func healthy() overview.Node {
 		Leases:   []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true}, {Address: "169.254.20.11", Protocol: "tcp", Held: true}},
 		Steering: []netip.Addr{netip.MustParseAddr("169.254.20.11")},
 		Counts:   overview.Counts{Queries: 10000, Hits: 9000, Kernel: 4000}, States: map[string]int{"steered": 30, "given-back": 1, "pending": 2},
-		Pods: []overview.Pod{{Pod: "shop/web", State: "steered", Counts: overview.Counts{Queries: 6000, Hits: 5000, Kernel: 3000, NXDomain: 100, Failures: 7}},
+		Pods: []overview.Pod{{Pod: "shop/web", State: "steered",
+			Counts: overview.Counts{Queries: 6000, Hits: 5000, Kernel: 3000, NXDomain: 100, Failures: 7}},
 			{Pod: "pay/api", State: "steered", Counts: overview.Counts{Queries: 4000, Hits: 4000, Kernel: 1000, NXDomain: 3000}}}}
 }
