@@ -69,8 +69,8 @@ func (b *bench) oursWith(name string, p place, dir string, more map[string]any) 
 	given := map[string]any{"dns": map[string]any{"servers": addresses, "searches": []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, "options": []string{"ndots:5"}}}
 	if more != nil {
 		given["io.kubernetes.cri.pod-annotations"] = map[string]string{
-			"neardns.io/dns-params":        "search:\n- pod.example\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
-			"neardns.io/search-completion": "true", "neardns.io/steer": "perhaps",
+			"neardns.io/dns-params": "search:\n- pod.example\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
+			"neardns.io/steer":      "perhaps",
 		}
 	}
 	conf := pluginConf(dir, p.pod, map[string]any{"redirects": addresses, "steer": "always",

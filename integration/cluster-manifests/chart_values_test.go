@@ -105,9 +105,9 @@ func TestChartPodDNS(t *testing.T) {
 		"by name":         {values{"overlays": []any{"pod-dns"}, "nodeConfig": values{"podDNS": settings}}, []string{nri, containerd}},
 		"k3s": {values{"platform": "k3s", "nodeConfig": values{"podDNS": settings}},
 			[]string{nri, "/var/lib/rancher/k3s/agent/containerd/io.containerd.grpc.v1.cri/sandboxes"}},
-		"the agent's part alone": {values{"nodeConfig": values{"podDNS": values{"searchCompletion": true, "annotations": "ignore"}}}, nil},
-		"off":                    {values{"nodeConfig": values{"podDNS": settings, "resolvConf": values{"nri": "off"}}}, nil},
-		"none":                   {values{}, nil},
+		"annotations alone": {values{"nodeConfig": values{"podDNS": values{"annotations": "ignore"}}}, nil},
+		"off":               {values{"nodeConfig": values{"podDNS": settings, "resolvConf": values{"nri": "off"}}}, nil},
+		"none":              {values{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := helm(t, "kube-system", test.given)

@@ -101,7 +101,6 @@ var noAlert = map[string]string{
 	"neardns_namespace_kernel_hits_total":       "a share of the hits",
 	"neardns_namespace_queries_total":           "traffic",
 	"neardns_reloads_total":                     "NeardnsReloadRefused tells of a configuration that is refused, for as long as it is",
-	"neardns_search_completions_total":          "whatever it leaves alone is answered as before",
 	"neardns_probes_total":                      "a lost probe costs nothing; NeardnsLeaseNotHeld and NeardnsLeaseFlaps tell of what does",
 	"neardns_switch_restored_total":             "it is mended, and the agent that was away has its own alert",
 	"neardns_tcp_connections":                   "NeardnsQuestionsDropped tells when they are too many",

@@ -133,7 +133,7 @@ func (n *node) testLevels(t *testing.T, method podfile.Method) {
 // Whatever is written for a pod, it starts; what was not done is in its file.
 func (n *node) testFaults(t *testing.T, method podfile.Method) {
 	s := n.spec("faults")
-	s.annotations = map[string]string{"neardns.io/dns-params": "- options:\n  - name: ndots\n  - value: 1\n", "neardns.io/search-completion": "yes", "neardns.io/steer": "perhaps"}
+	s.annotations = map[string]string{"neardns.io/dns-params": "- options:\n  - name: ndots\n  - value: 1\n", "neardns.io/kernel-hits": "yes", "neardns.io/steer": "perhaps"}
 	p := n.mustRunPod(s)
 	f := n.file(p)
 	if len(f.Ignored) != 3 || f.DNS.Method != method {

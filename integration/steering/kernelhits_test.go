@@ -412,20 +412,17 @@ func (n *node) hasProgram(p *pod) bool {
 func TestKernelHitsRefused(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})
-	completed := n.addPod(map[string]string{"neardns.io/search-completion": "true"})
 	shared, answered := n.addPod(nil), n.addPod(nil)
 	n.otherProgram(shared)
 	n.startAgent()
-	n.wantInKernel(1, 2)
+	n.wantInKernel(1, 1)
 	if !n.hasProgram(answered) {
 		t.Error("the program is not at the link of the pod that is answered")
 	}
 	ats := targets(n.ClusterDNS()...)
-	for _, p := range []*pod{completed, shared} {
-		n.wantSteered(p.client(), "refused", ats...)
-	}
+	n.wantSteered(shared.client(), "refused", ats...)
 	_, text, _ := n.run("status", "--config", n.configFile())
-	for _, want := range []string{"not of default/" + completed.name + ": the agent walks its search list", "not of default/" + shared.name, "has programs of others"} {
+	for _, want := range []string{"not of default/" + shared.name, "has programs of others"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
@@ -440,7 +437,7 @@ func TestKernelHitsRefused(t *testing.T) {
 		}
 		return nil
 	})
-	n.wantSteered(completed.client(), "no BPF file system", ats...)
+	n.wantSteered(shared.client(), "no BPF file system", ats...)
 	if n.hasProgram(answered) {
 		t.Error("what the agent before left is at a pod's link still")
 	}

@@ -42,17 +42,16 @@ const calm = "lease: {renew: 200ms, lifetime: 4s}\n"
 
 // setup is what one test's node is made of.
 type setup struct {
-	families  testutil.Families
-	proxy     testutil.ProxyMode
-	attach    testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
-	external  bool            // with a DNS server outside of the cluster
-	config    string          // further lines of NodeConfig
-	proven    bool            // the plugin's steer: proven, the default, instead of always
-	backend   string          // of the agent's rules; "" is nftables
-	searches  []string        // of pods; none: their namespace's domain
-	addresses int             // how many pods may have; 0: as many as the pod range has
-	plugin    object          // further keys of the plugin's entry
-	adopt     bool            // pods that ran before the agent are steered, too
+	families testutil.Families
+	proxy    testutil.ProxyMode
+	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
+	external bool            // with a DNS server outside of the cluster
+	config   string          // further lines of NodeConfig
+	proven   bool            // the plugin's steer: proven, the default, instead of always
+	backend  string          // of the agent's rules; "" is nftables
+	searches []string        // of pods; none: their namespace's domain
+	plugin   object          // further keys of the plugin's entry
+	adopt    bool            // pods that ran before the agent are steered, too
 	// nameservers are what the kubelet writes into a pod's resolv.conf; none: the cluster DNS addresses
 	nameservers []netip.Addr
 	// transparent: the kernel's hits are all that the node has of the cache

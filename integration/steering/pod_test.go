@@ -41,15 +41,7 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	n.t.Helper()
 	var ranges, routes []any
 	for _, a := range n.Gateways() {
-		subnet := object{"subnet": n.PodRange(a.Is4()).String(), "gateway": a.String()}
-		if n.setup.addresses > 0 { // those behind the gateway's
-			last := a
-			for range n.setup.addresses {
-				last = last.Next()
-			}
-			subnet["rangeStart"], subnet["rangeEnd"] = a.Next().String(), last.String()
-		}
-		ranges = append(ranges, []any{subnet})
+		ranges = append(ranges, []any{object{"subnet": n.PodRange(a.Is4()).String(), "gateway": a.String()}})
 		routes = append(routes, object{"dst": testutil.DefaultRoute(a).String()})
 	}
 	primary := object{"type": "ptp", "mtu": 1500}

@@ -55,9 +55,8 @@ func newStubs(t *testing.T, kernel bool) *stubs {
 	if kernel {
 		settings.config += kernelOn(t)
 	}
-	n, steered, completed := corpusNodeOf(t, settings)
+	n, steered := corpusNode(t, settings)
 	if kernel {
-		completed.del() // its search list is the agent's to walk
 		n.wantInKernel(1, 0)
 	}
 	n.DNS.Behave(testutil.Behaviour{Handler: answerEDNS})

@@ -49,8 +49,7 @@ type Settings struct {
 	StateDir       string           `json:"stateDir,omitempty"`
 	PersistDir     string           `json:"persistDir,omitempty"`
 
-	// DNS has the operator's rules for pods' DNS settings; the entry has only the part for ADD (ForPlugin).
-	DNS        overlay.Rules `json:"dns,omitzero"`
+	DNS        overlay.Rules `json:"dns,omitzero"`         // the operator's rules for pods' DNS settings
 	ResolvConf string        `json:"resolvConf,omitempty"` // one of the ResolvConf constants
 	// ResolvConfPaths are where pods' resolv.conf files are, in the form of sandbox.Patterns; nil means the paths of sandbox.Patterns.
 	ResolvConfPaths []string `json:"resolvConfPaths,omitempty"`
@@ -79,7 +78,6 @@ func Entry(s Settings) ([]byte, error) {
 	s.Steer = unless(s.Steer, SteerProven)
 	s.StateDir = unless(s.StateDir, nodestate.DefaultStateDir)
 	s.PersistDir = unless(s.PersistDir, nodestate.DefaultPersistDir)
-	s.DNS = s.DNS.ForPlugin()
 	s.ResolvConf = unless(s.ResolvConf, ResolvConfAuto)
 	s.HostResolvConf = unless(s.HostResolvConf, HostResolvConf)
 	if slices.Equal(s.ResolvConfPaths, sandbox.Patterns()) {

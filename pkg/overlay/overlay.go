@@ -8,7 +8,6 @@
 package overlay
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -21,16 +20,12 @@ import (
 const (
 	AnnotationSteer      = "neardns.io/steer"
 	AnnotationParams     = "neardns.io/dns-params"
-	AnnotationCompletion = "neardns.io/search-completion"
 	AnnotationKernelHits = "neardns.io/kernel-hits"
 )
 
 // Level has the operator's rules for all pods, or for the pods of one namespace.
 type Level struct {
 	resolvconf.Overlay
-	// SearchCompletion lets the agent walk these pods' search lists for them. Only the agent uses it, not the plugin. In a
-	// namespace, nil means the value for all pods, where nil means false.
-	SearchCompletion *bool `json:"searchCompletion,omitempty"`
 	// Annotations is Honour or Ignore. In a namespace, "" means the value for all pods, where "" means Honour.
 	Annotations string `json:"annotations,omitempty"`
 }
@@ -70,7 +65,6 @@ const (
 
 // Keys of a Level that do not belong to its overlay. The last four are allowed only in the Level for all pods.
 const (
-	keyCompletion  = "searchCompletion"
 	keyAnnotations = "annotations"
 	keyNamespaces  = "namespaces"
 	keyLimits      = "limits"
@@ -131,25 +125,22 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 			if !whole {
 				r.Fault(m.Value, "stands for all pods only: take it out here")
 			}
-		case keyCompletion, keyAnnotations:
+		case keyAnnotations:
+		case "searchCompletion": // of releases before this one; without effect, as an unknown key
+			r.Add(&strict.Fault{Place: m.Value.Place, Field: m.Value.Field, Unknown: true,
+				Message: `was taken out, and has no effect: write options: ["ndots:2"] in its place`})
+			continue
 		case "policy", "nameservers", "search", "searches", "options":
 			rest = append(rest, m)
 			continue
 		default:
-			keys := []string{"policy", "nameservers", "searches", "options", keyCompletion, keyAnnotations}
+			keys := []string{"policy", "nameservers", "searches", "options", keyAnnotations}
 			if whole {
 				keys = append(keys, keyNamespaces, keyLimits, keyExcess, keyUnknown)
 			}
 			r.Unknown(m, keys...)
 		}
 		own[m.Key] = m.Value
-	}
-	if b, ok := own[keyCompletion]; ok {
-		if b.Kind != strict.Boolean {
-			r.Fault(b, "%s: write true or false, without quotes", shown(b))
-		}
-		is := b.Text == "true"
-		l.SearchCompletion = &is
 	}
 	if a, ok := own[keyAnnotations]; ok {
 		l.Annotations = oneOf(r, a, Honour, Ignore)
@@ -200,35 +191,12 @@ func (r Rules) IsZero() bool {
 }
 
 func (l Level) isZero() bool {
-	return l.SearchCompletion == nil && l.Annotations == "" && isEmpty(l.Overlay)
+	return l.Annotations == "" && isEmpty(l.Overlay)
 }
 
 // isEmpty reports whether an overlay changes nothing.
 func isEmpty(o resolvconf.Overlay) bool {
 	return !(o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options)+len(o.Instead) > 0)
-}
-
-// Completion reports whether the agent may walk the search list for the pods of a namespace that have no annotation about it.
-func (r Rules) Completion(namespace string) bool {
-	value := cmp.Or(r.Namespaces[namespace].SearchCompletion, r.SearchCompletion)
-	return value != nil && *value
-}
-
-// ForPlugin returns the part of the rules that the plugin applies at ADD. It lacks SearchCompletion, because the agent reads the current
-// value from its own configuration.
-func (r Rules) ForPlugin() Rules {
-	out := r
-	out.SearchCompletion, out.Namespaces = nil, nil
-	for name, l := range r.Namespaces {
-		if l.SearchCompletion = nil; l.isZero() {
-			continue
-		}
-		if out.Namespaces == nil {
-			out.Namespaces = map[string]Level{}
-		}
-		out.Namespaces[name] = l
-	}
-	return out
 }
 
 // Overlays reports whether the rules change the settings of some pod that has no annotation.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,16 +46,16 @@ func mustDecode(t *testing.T, text string) *Rules {
 
 func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
-		`[]`:              `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`null`:            `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`{"domain": "x"}`: `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations, namespaces, limits, excess, unknownOptions`,
-		`{"annotations": "obey", "excess": 1, "limits": "musl", "searchCompletion": "on"}`: `dns.searchCompletion: "on": write true or false, without quotes
-dns.annotations: "obey" is not known: write one of honour, ignore
+		`[]`:                         `dns: not an object: write it like {"options": ["ndots:2"]}`,
+		`null`:                       `dns: not an object: write it like {"options": ["ndots:2"]}`,
+		`{"domain": "x"}`:            `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces, limits, excess, unknownOptions`,
+		`{"searchCompletion": true}`: `dns.searchCompletion: was taken out, and has no effect: write options: ["ndots:2"] in its place`,
+		`{"annotations": "obey", "excess": 1, "limits": "musl"}`: `dns.annotations: "obey" is not known: write one of honour, ignore
 dns.limits: profile "musl" is not known: write kubernetes or glibc-legacy
 dns.excess: 1 is not known: write one of truncate, refuse`,
 		`{"unknownOptions": "warn"}`:                       `dns.unknownOptions: "warn" is not known: write one of keep, drop, refuse`,
 		`{"namespace": {}, "option": []}`:                  "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
-		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, searchCompletion, annotations",
+		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations",
 		`{"namespaces": []}`:                               `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
 		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
 		`{"namespaces": {"shop": {"limits": "x"}}}`:        "dns.namespaces.shop.limits: stands for all pods only: take it out here",
@@ -71,7 +72,7 @@ func TestRulesAreKept(t *testing.T) {
 	for _, text := range []string{
 		`{}`,
 		`{"options":["ndots:2","edns0"]}`,
-		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"searchCompletion":true,"annotations":"ignore","limits":"glibc-legacy","excess":"refuse","unknownOptions":"drop",` +
+		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"annotations":"ignore","limits":"glibc-legacy","excess":"refuse","unknownOptions":"drop",` +
 			`"namespaces":{"a":{},"b":{"policy":"Default","annotations":"honour"}}}`,
 	} {
 		r := mustDecode(t, text)
@@ -88,27 +89,6 @@ func TestRulesAreKept(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
-	r := mustDecode(t, `{"searchCompletion": true, "namespaces": {"off": {"searchCompletion": false}, "silent": {"options": ["ndots:1"]}}}`)
-	for namespace, want := range map[string]bool{"": true, "other": true, "silent": true, "off": false} {
-		if got := r.Completion(namespace); got != want {
-			t.Errorf("%q: %v", namespace, got)
-		}
-	}
-	if (Rules{}).Completion("x") || !mustDecode(t, `{"namespaces": {"on": {"searchCompletion": true}}}`).Completion("on") {
-		t.Error("off is not the default, or a namespace cannot turn it on")
-	}
-	// ForPlugin returns everything else.
-	if d := cmp.Diff(mustDecode(t, `{"namespaces": {"silent": {"options": ["ndots:1"]}}}`), ptr(r.ForPlugin())); d != "" || r.SearchCompletion == nil {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if laid := mustDecode(t, `{"searchCompletion": true, "namespaces": {"on": {"searchCompletion": true}}}`).ForPlugin(); !laid.IsZero() {
-		t.Errorf("%+v", laid)
-	}
-}
-
-func ptr(r Rules) *Rules { return &r }
-
 var (
 	node = resolvconf.Node{Host: &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
 		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local", Locals: map[string]string{"10.96.0.10": "169.254.20.10"}}
@@ -123,45 +103,44 @@ func TestPrecedence(t *testing.T) {
 	for name, tc := range map[string]struct {
 		rules, namespace, params string
 		want                     resolvconf.Settings
-		completion               string
 		ignored                  string
 	}{
-		"nothing":                 {`{}`, "shop", "", own, "none", ""},
-		"all pods":                {rules, "other", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", ""},
-		"the namespace above":     {rules, "shop", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none", ""},
-		"the pod above both":      {rules, "shop", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example pod.example", "ndots:2 timeout:4"), "none", ""},
-		"a policy starts anew":    {rules, "alone", "", settings("192.0.2.1", "corp.example", "rotate"), "none", ""},
-		"the pod above a policy":  {rules, "alone", params, settings("192.0.2.1", "corp.example pod.example", "rotate ndots:2"), "none", ""},
-		"the pod's own policy":    {rules, "shop", `{"policy": "Custom", "nameservers": ["1.2.3.4"]}`, settings("1.2.3.4", "", ""), "none", ""},
-		"annotations are ignored": {rules, "closed", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", "annotation neardns.io/dns-params: annotations is ignore in the node's settings for this pod"},
+		"nothing":                 {`{}`, "shop", "", own, ""},
+		"all pods":                {rules, "other", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), ""},
+		"the namespace above":     {rules, "shop", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), ""},
+		"the pod above both":      {rules, "shop", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example pod.example", "ndots:2 timeout:4"), ""},
+		"a policy starts anew":    {rules, "alone", "", settings("192.0.2.1", "corp.example", "rotate"), ""},
+		"the pod above a policy":  {rules, "alone", params, settings("192.0.2.1", "corp.example pod.example", "rotate ndots:2"), ""},
+		"the pod's own policy":    {rules, "shop", `{"policy": "Custom", "nameservers": ["1.2.3.4"]}`, settings("1.2.3.4", "", ""), ""},
+		"annotations are ignored": {rules, "closed", params, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "annotation neardns.io/dns-params: annotations is ignore in the node's settings for this pod"},
 		"ignored for all, heeded for one": {`{"annotations": "ignore", "namespaces": {"shop": {"annotations": "honour"}}}`, "shop", `{"options": ["ndots:1"]}`,
-			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
-		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), "none", ""},
-		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), ""},
+		"a pod without a namespace": {rules, "", "", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example", "ndots:4 timeout:4"), ""},
+		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: options[0].ndots: unknown key: take it out, or use one of name, value; options[0].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
-		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own, "none",
+		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own,
 			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
-		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"), "none",
+		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"the pod's is too long, the others stay": {`{"excess": "refuse", "options": ["ndots:1"]}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,
-			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none",
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"),
 			`annotation neardns.io/dns-params: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "3.3.3.3"`},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,
-			settings("10.96.0.10 192.0.2.9 169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none",
+			settings("10.96.0.10 192.0.2.9 169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"),
 			"nameserver 0.0.0.0 of dns: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
 				"nameserver 224.0.0.251 of annotation neardns.io/dns-params: it is a multicast address, whose answers come from another address\n" +
 				"nameserver 255.255.255.255 of annotation neardns.io/dns-params: it is the broadcast address, whose answers come from another address\n" +
 				"nameserver fe80::1 of annotation neardns.io/dns-params: it is link-local, which needs a zone: write another address of that server"},
-		"none but such": {`{}`, "shop", `{"policy": "None", "nameservers": ["::"]}`, own, "none",
+		"none but such": {`{}`, "shop", `{"policy": "None", "nameservers": ["::"]}`, own,
 			"nameserver :: of annotation neardns.io/dns-params: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
 				"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"the node's own address for all": {`{"nameservers": ["local"]}`, "shop", "options: [\"ndots:1\"]\n",
-			settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},
-		"for a namespace":   {`{"namespaces": {"shop": {"nameservers": "local"}}}`, "shop", "", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none", ""},
-		"for a pod":         {`{}`, "shop", "nameservers: local\n", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none", ""},
-		"for all but a pod": {`{"nameservers": ["local"]}`, "shop", "policy: ClusterFirst\n", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local corp.example", "ndots:5"), "none", ""},
+			settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), ""},
+		"for a namespace":   {`{"namespaces": {"shop": {"nameservers": "local"}}}`, "shop", "", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), ""},
+		"for a pod":         {`{}`, "shop", "nameservers: local\n", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), ""},
+		"for all but a pod": {`{"nameservers": ["local"]}`, "shop", "policy: ClusterFirst\n", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local corp.example", "ndots:5"), ""},
 		"too long and cut": {`{"limits": "glibc-legacy"}`, "shop", `{"searches": ["a", "b", "c", "d"]}`,
-			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local a b c", "ndots:5"), "none", ""},
+			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local a b c", "ndots:5"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			annotations := map[string]string{"foreign.example/x": "y"}
@@ -172,9 +151,6 @@ func TestPrecedence(t *testing.T) {
 			all, r, ignored := w.Apply(node, nil, tc.namespace, own)
 			if d := cmp.Diff(tc.want, r.Settings, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
-			}
-			if got := completionOf(w); got != tc.completion {
-				t.Errorf("search completion %s, want %s", got, tc.completion)
 			}
 			var told []string
 			for _, i := range ignored {
@@ -201,36 +177,34 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-func completionOf(w PodRules) string {
-	switch {
-	case w.SearchCompletion == nil:
-		return "none"
-	case *w.SearchCompletion:
-		return "true"
-	}
-	return "false"
-}
-
 func TestAnnotations(t *testing.T) {
+	yes, no := true, false
 	for value, want := range map[string]struct {
-		optOut     bool
-		completion string
-		ignored    int
+		steer   podfile.Annotations
+		ignored int
 	}{
-		"true":  {false, "true", 0},
-		"false": {true, "false", 0},
-		"False": {true, "false", 0},
-		"no":    {false, "none", 2},
-		"":      {false, "none", 2},
+		"true":  {podfile.Annotations{OptIn: true, KernelHits: &yes}, 0},
+		"false": {podfile.Annotations{OptOut: true, KernelHits: &no}, 0},
+		"False": {podfile.Annotations{OptOut: true, KernelHits: &no}, 0},
+		"no":    {podfile.Annotations{}, 2},
+		"":      {podfile.Annotations{}, 2},
 	} {
-		w := Rules{}.For("dns", "shop", map[string]string{AnnotationSteer: value, AnnotationCompletion: value})
-		if w.OptOut != want.optOut || w.OptIn != (want.completion == "true") || completionOf(w) != want.completion || len(w.Ignored) != want.ignored {
-			t.Errorf("%q: opted out %v, completion %s, ignored %v", value, w.OptOut, completionOf(w), w.Ignored)
+		w := Rules{}.For("dns", "shop", map[string]string{AnnotationSteer: value, AnnotationKernelHits: value})
+		if len(w.Ignored) != want.ignored {
+			t.Errorf("%q: ignored %v", value, w.Ignored)
+		}
+		w.Ignored = nil
+		if d := cmp.Diff(want.steer, w.Annotations); d != "" {
+			t.Errorf("%q (-want +got):\n%s", value, d)
 		}
 	}
-	w := Rules{Level: Level{Annotations: Ignore}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationCompletion: "true"})
-	if w.OptOut || w.SearchCompletion != nil || len(w.Ignored) != 2 {
+	w := Rules{Level: Level{Annotations: Ignore}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationKernelHits: "true"})
+	if w.OptOut || w.KernelHits != nil || len(w.Ignored) != 2 {
 		t.Errorf("ignored annotations were heeded: %+v", w)
+	}
+	w = Rules{}.For("dns", "shop", map[string]string{"neardns.io/search-completion": "true"})
+	if len(w.Ignored) != 1 || !strings.Contains(w.Ignored[0].Why, "ndots:2") {
+		t.Errorf("the annotation of search completion: %+v", w.Ignored)
 	}
 }
 
@@ -246,7 +220,7 @@ func TestNodeUnknown(t *testing.T) {
 	if d := cmp.Diff(want, ignored); d != "" {
 		t.Error(d)
 	}
-	if laid.Ndots() != 2 {
+	if !slices.Contains(laid.Options, "ndots:2") {
 		t.Errorf("%+v", laid.Settings)
 	}
 }

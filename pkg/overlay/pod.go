@@ -42,7 +42,10 @@ func (r Rules) For(field, namespace string, annotations map[string]string) PodRu
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
 	}
 	ignored := cmp.Or(r.Namespaces[namespace].Annotations, r.Annotations) == Ignore
-	for _, name := range []string{AnnotationSteer, AnnotationCompletion, AnnotationKernelHits, AnnotationParams} {
+	if _, ok := annotations["neardns.io/search-completion"]; ok {
+		w.ignore("annotation neardns.io/search-completion", errors.New(`it was taken out: write {"options": ["ndots:2"]} into `+AnnotationParams))
+	}
+	for _, name := range []string{AnnotationSteer, AnnotationKernelHits, AnnotationParams} {
 		value, ok := annotations[name]
 		if !ok {
 			continue
@@ -123,8 +126,6 @@ func (w *PodRules) read(name, value string) error {
 	case err != nil:
 	case name == AnnotationSteer:
 		w.OptOut, w.OptIn = !yes, yes
-	case name == AnnotationCompletion:
-		w.SearchCompletion = &yes
 	case name == AnnotationKernelHits:
 		w.KernelHits = &yes
 	}

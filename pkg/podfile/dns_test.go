@@ -25,7 +25,7 @@ func TestDNSIsKept(t *testing.T) {
 	dir := t.TempDir()
 	yes := true
 	want := sample("abc", "eth0")
-	want.DNS, want.SearchCompletion = dnsSample(), &yes
+	want.DNS, want.KernelHits = dnsSample(), &yes
 	want.Ignored = []Ignored{{What: "annotation neardns.io/steer", Why: "maybe is neither true nor false"}}
 	if err := Write(dir, want); err != nil {
 		t.Fatal(err)
@@ -45,19 +45,19 @@ func TestResolver(t *testing.T) {
 	overlaid.DNS = dnsSample()
 	unknown := File{DNS: &DNS{State: AsGiven}}
 	for _, tc := range []struct {
-		name  string
-		file  File
-		ndots int
-		known bool
+		name    string
+		file    File
+		options string
+		known   bool
 	}{
-		{"of an older plugin", given, 5, true},
-		{"overlaid", overlaid, 1, true},
-		{"unknown", unknown, 1, false},
-		{"nothing at all", File{}, 1, false},
+		{"of an older plugin", given, "ndots:5", true},
+		{"overlaid", overlaid, "ndots:1", true},
+		{"unknown", unknown, "", false},
+		{"nothing at all", File{}, "", false},
 	} {
 		s, known := tc.file.Resolver()
-		if s.Ndots() != tc.ndots || known != tc.known {
-			t.Errorf("%s: ndots %d, known %v", tc.name, s.Ndots(), known)
+		if strings.Join(s.Options, " ") != tc.options || known != tc.known {
+			t.Errorf("%s: options %q, known %v", tc.name, s.Options, known)
 		}
 	}
 }

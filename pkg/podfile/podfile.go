@@ -98,11 +98,10 @@ type File struct {
 
 // Annotations has the values of a pod's annotations that are valid and not ignored, and what is ignored.
 type Annotations struct {
-	OptOut           bool      `json:"optOut,omitempty"`           // neardns.io/steer: "false": the pod must not be steered
-	OptIn            bool      `json:"optIn,omitempty"`            // neardns.io/steer: "true", for steer.mode: namespaces or annotated
-	SearchCompletion *bool     `json:"searchCompletion,omitempty"` // neardns.io/search-completion; nil without this annotation
-	KernelHits       *bool     `json:"kernelHits,omitempty"`       // neardns.io/kernel-hits; nil without this annotation
-	Ignored          []Ignored `json:"ignored,omitempty"`          // annotations and configured settings that have no effect on the pod
+	OptOut     bool      `json:"optOut,omitempty"`     // neardns.io/steer: "false": the pod must not be steered
+	OptIn      bool      `json:"optIn,omitempty"`      // neardns.io/steer: "true", for steer.mode: namespaces or annotated
+	KernelHits *bool     `json:"kernelHits,omitempty"` // neardns.io/kernel-hits; nil without this annotation
+	Ignored    []Ignored `json:"ignored,omitempty"`    // annotations and configured settings that have no effect on the pod
 }
 
 // Finder is a source that reports running pods to the agent.

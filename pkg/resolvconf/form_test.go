@@ -333,26 +333,6 @@ func FuzzForm(f *testing.F) {
 	})
 }
 
-func TestNdots(t *testing.T) {
-	for _, tc := range []struct {
-		options []string
-		want    int
-	}{
-		{nil, 1},
-		{[]string{"edns0"}, 1},
-		{[]string{"ndots:5"}, 5},
-		{[]string{"ndots:0"}, 0},
-		{[]string{"ndots:5", "timeout:1", "ndots:2"}, 2},
-		{[]string{"ndots:99"}, 15},
-		{[]string{"ndots:99999999999999999999"}, 1},
-		{[]string{"ndots:3", "ndots:", "ndots:x", "ndots:-1"}, 3},
-	} {
-		if got := (Settings{Options: tc.options}).Ndots(); got != tc.want {
-			t.Errorf("%q: %d, want %d", tc.options, got, tc.want)
-		}
-	}
-}
-
 // Applying two overlays one after the other gives the same as applying their Over, with or without Spell.
 func TestOverAndSpell(t *testing.T) {
 	host := settings("192.0.2.1", "corp.example", "timeout:3")

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/neardns/neardns/pkg/strict"
@@ -17,20 +16,6 @@ type Settings struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
-}
-
-// Ndots returns how many dots a name must have to be queried as it is before the search list is tried. This is the last valid value
-// of the option ndots, at most 15 as in glibc and musl, or 1 if there is none (resolv.conf(5)).
-func (s Settings) Ndots() int {
-	ndots := 1
-	for _, o := range s.Options {
-		if value, ok := strings.CutPrefix(o, "ndots:"); ok {
-			if n, err := strconv.ParseUint(value, 10, 32); err == nil {
-				ndots = int(min(n, 15))
-			}
-		}
-	}
-	return ndots
 }
 
 func (s Settings) clone() Settings {

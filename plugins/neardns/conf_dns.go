@@ -1,7 +1,6 @@
 package main
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/neardns/neardns/pkg/overlay"
@@ -46,16 +45,6 @@ func (r *confReader) podDNSKeys(c *Conf) {
 	rules := overlay.Read(&r.Reader, v)
 	if len(r.Faults()) > before {
 		return
-	}
-	for _, name := range append([]string{""}, slices.Sorted(maps.Keys(rules.Namespaces))...) {
-		l, field := rules.Level, keyDNS
-		if name != "" {
-			l, field = rules.Namespaces[name], keyDNS+".namespaces."+name
-		}
-		if l.SearchCompletion != nil {
-			r.fault(field+".searchCompletion",
-				"belongs into podDNS of the agent's NodeConfig, where it also applies to running pods: take it out here")
-		}
 	}
 	c.Rules = rules
 	// The CNI specification defines dns in every plugin's configuration, too (types.PluginConf). If the types differ from

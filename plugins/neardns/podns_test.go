@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,7 +131,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	conf := object{
 		"resolvConfPaths": []string{pattern}, "dns": object{"options": []string{"timeout:3"},
 			"namespaces": object{"shop": object{"options": []string{"ndots:2", "edns0"}}}},
-		"runtimeConfig": object{keyAnnotations: object{overlay.AnnotationParams: "search:\n- pod.example\n", overlay.AnnotationCompletion: "true",
+		"runtimeConfig": object{keyAnnotations: object{overlay.AnnotationParams: "search:\n- pod.example\n", overlay.AnnotationKernelHits: "true",
 			overlay.AnnotationSteer: "perhaps"}},
 	}
 	add := addRequest("c1", pod, conf)
@@ -140,7 +141,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	for range 2 { // a second ADD changes nothing
 		wantText(t, path, want)
 		f := r.file("c1")
-		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.SearchCompletion == nil || !*f.SearchCompletion {
+		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.KernelHits == nil || !*f.KernelHits {
 			t.Errorf("pod file %+v", f.DNS)
 		}
 		if d := cmp.Diff([]podfile.Ignored{{What: "annotation neardns.io/steer", Why: `"perhaps" is neither true nor false`}}, f.Ignored); d != "" {
@@ -222,7 +223,7 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		tc.conf["runtimeConfig"] = given
 		out := r.must(addRequest(id, pod, tc.conf))
 		f := r.file(id)
-		if f.DNS.State != tc.state || !strings.Contains(f.DNS.Reason, tc.reason) || f.DNS.Settings.Ndots() != 5 {
+		if f.DNS.State != tc.state || !strings.Contains(f.DNS.Reason, tc.reason) || !slices.Contains(f.DNS.Settings.Options, "ndots:5") {
 			t.Errorf("%s: %+v", id, f.DNS)
 		}
 		if !strings.Contains(out.Stderr, tc.log) {
@@ -266,12 +267,11 @@ func TestPodDNSFaults(t *testing.T) {
 		`"dns":{"domain":"x"}`: "dns.domain: unknown key",
 		`"dns":{"options":[{"name":"ndots"}],"namespaces":{"a":{"options":[{"name":"b"}]}}}`: "dns.options[0]: an object: write it as",
 		`"dns":{"nameservers":"local","namespaces":{"a":{"nameservers":"local"}}}`:           "dns.nameservers: a string: write it as [\"local\"] here",
-		`"dns":{"searchCompletion":true}`:                                                    "dns.searchCompletion: belongs into podDNS",
-		`"dns":{"namespaces":{"b":{"searchCompletion":true}}}`:                               "dns.namespaces.b.searchCompletion: belongs into podDNS",
-		`"resolvConf":"on"`:              `resolvConf: "on" is not known: write one of auto, off`,
-		`"resolvConfPaths":[]`:           "resolvConfPaths: not a list of paths, or empty",
-		`"resolvConfPaths":["/a/b"]`:     `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
-		`"hostResolvConf":"resolv.conf"`: `hostResolvConf: "resolv.conf" is not an absolute path`,
+		`"dns":{"searchCompletion":true}`:                                                    "dns.searchCompletion: was taken out",
+		`"resolvConf":"on"`:                                                                  `resolvConf: "on" is not known: write one of auto, off`,
+		`"resolvConfPaths":[]`:                                                               "resolvConfPaths: not a list of paths, or empty",
+		`"resolvConfPaths":["/a/b"]`:                                                         `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
+		`"hostResolvConf":"resolv.conf"`:                                                     `hostResolvConf: "resolv.conf" is not an absolute path`,
 	} {
 		_, err := parseConf(withKeys(keys))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "namespaces.a") {
@@ -293,7 +293,7 @@ func TestReadmeAnnotation(t *testing.T) {
 	}
 	wanted := overlay.Rules{}.For(keyDNS, "shop", map[string]string{overlay.AnnotationParams: block})
 	all, laid, ignored := wanted.Apply(resolvconf.Node{}, nil, "shop", kubeletSettings("ndots:5"))
-	if all == nil || laid.Ndots() != 1 || len(laid.Searches) != 3 || len(ignored) > 0 {
+	if all == nil || !slices.Contains(laid.Options, "ndots:1") || len(laid.Searches) != 3 || len(ignored) > 0 {
 		t.Errorf("%+v, ignored %v", laid.Settings, ignored)
 	}
 }

@@ -126,9 +126,9 @@ podDNS:
   limits: glibc-legacy
   annotations: ignore
   namespaces:
-    shop: {policy: Custom, nameservers: ["${UPSTREAM}"], search: [a.b.], searchCompletion: true, annotations: honour}
+    shop: {policy: Custom, nameservers: ["${UPSTREAM}"], search: [a.b.], annotations: honour}
     other:
-      searchCompletion: false
+      options: [edns0]
 resolvConf: {mode: off, paths: ["/x/{id}/r"], host: /run/r, nri: off}
 stateDir: /run/x/../nd
 persistDir: /var/nd
@@ -138,14 +138,13 @@ snippets:
   Corp.Example: "log\n"
 `
 	n := load(t, text, world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
-	yes, no := true, false
 	want := Node{
 		PodDNS: overlay.Rules{
 			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: overlay.Ignore},
 			Namespaces: map[string]overlay.Level{
 				"shop": {Overlay: resolvconf.Overlay{Policy: resolvconf.None, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.11"}, Searches: []string{"a.b"}}},
-					SearchCompletion: &yes, Annotations: overlay.Honour},
-				"other": {SearchCompletion: &no},
+					Annotations: overlay.Honour},
+				"other": {Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0"}}}},
 			},
 			Limits: resolvconf.GlibcLegacy, Excess: resolvconf.Refuse,
 		},
@@ -364,7 +363,7 @@ func TestShow(t *testing.T) {
 		"written": {env: map[string]string{"UP": "10.96.0.11"}, files: map[string]string{"/etc/node.yaml": head +
 			"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [\"${UP}\"], external: [\"tls://9.9.9.9%dns.quad9.net\", \"2001:db8::1\"]}\n" +
 			"stubDomains: {corp.example: [10.1.2.3], \"10.in-addr.arpa\": [\"10.1.2.3:5353\"]}\nlog: {queries: errors}\n" +
-			"podDNS: {options: [\"ndots:2\"], searchCompletion: true, namespaces: {shop: {policy: None, nameservers: [10.96.0.10], annotations: ignore}}}\n" +
+			"podDNS: {options: [\"ndots:2\"], namespaces: {shop: {policy: None, nameservers: [10.96.0.10], annotations: ignore}}}\n" +
 			"snippets:\n  .: |\n    template IN ANY {\n      rcode NXDOMAIN ${1}\n    }\n  corp.example: \"log\\n\\n\\terrors # ü \\\"x\\\"\"\n"}},
 		"corefile": {files: map[string]string{"/etc/node.yaml": head + "redirects: [10.96.0.10]\ncorefile: /etc/neardns/Corefile\n", "/etc/neardns/Corefile": ". {\n}\n"}},
 	} {
@@ -420,7 +419,7 @@ func TestConflistEntry(t *testing.T) {
 	for name, text := range map[string]string{
 		"least": "redirects: [10.96.0.10]\n",
 		"all": "redirects: [10.96.0.10, {clusterDNS: \"fd00:10:96::a\", steering: \"fd00::99\"}]\nclusterDomain: a.b\nbackend: nftables\n" +
-			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\npodDNS: {options: [\"ndots:2\"], searchCompletion: true, namespaces: {shop: {annotations: ignore}, a: {searchCompletion: true}}}\n" +
+			"kubeProxyMode: none\nstateDir: /run/x\npersistDir: /var/x\npodDNS: {options: [\"ndots:2\"], namespaces: {shop: {annotations: ignore}}}\n" +
 			"resolvConf: {mode: off, paths: [\"/x/{id}/r\"], host: /run/r}\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -34,9 +34,8 @@ type PodView struct {
 	Method  podfile.Method   `json:"lever,omitempty"`
 	Reason  string           `json:"reason,omitempty"`
 
-	SearchCompletion bool               `json:"searchCompletion"`
-	Decisions        []podfile.Decision `json:"decisions"`
-	Ignored          []podfile.Ignored  `json:"ignored,omitempty"`
+	Decisions []podfile.Decision `json:"decisions"`
+	Ignored   []podfile.Ignored  `json:"ignored,omitempty"`
 
 	// Counts since the start of the agent or of the pod, whichever is later. It is nil if no agent runs.
 	Counts *podindex.Counts `json:"counts,omitempty"`
@@ -46,7 +45,7 @@ type PodView struct {
 func PodViews(known []podindex.Pod) []PodView {
 	out := []PodView{}
 	for _, p := range known {
-		v := viewOf(p.File, p.Completed)
+		v := viewOf(p.File)
 		v.Counts = &p.Counts
 		out = append(out, v)
 	}
@@ -63,16 +62,16 @@ func (in *Inspector) Pods(ctx context.Context) (views []PodView, noAgent error) 
 	}
 	views = []PodView{}
 	for _, f := range pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List() {
-		views = append(views, viewOf(f, podindex.Completes(f, in.Conf)))
+		views = append(views, viewOf(f))
 	}
 	sortViews(views)
 	return views, noAgent
 }
 
-func viewOf(f podfile.File, completed bool) PodView {
+func viewOf(f podfile.File) PodView {
 	v := PodView{
 		Pod: nameOf(f), Container: f.ContainerID, Interface: f.IfName, Addresses: f.Addresses,
-		SearchCompletion: completed, Decisions: f.Decisions, Ignored: f.Ignored,
+		Decisions: f.Decisions, Ignored: f.Ignored,
 	}
 	if s, known := f.Resolver(); known {
 		v.Nameservers, v.Searches, v.Options = s.Nameservers, s.Searches, s.Options
@@ -99,16 +98,11 @@ func PodsText(views []PodView) string {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "COMPLETION", "QUERIES", "HITS", "IN KERNEL",
-		"NXDOMAIN", "FAILURES")
+	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "QUERIES", "HITS", "IN KERNEL", "NXDOMAIN",
+		"FAILURES")
 	for _, v := range views {
-		completion := "off"
-		if v.SearchCompletion {
-			completion = "on"
-		}
 		cells := []any{line(cmp.Or(v.Pod, shortID(v.Container))), cmp.Or(steer.JoinAddrs(v.Addresses, ","), "-"), steered(v.Decisions),
-			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v),
-			completion}
+			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v)}
 		if c := v.Counts; c != nil {
 			cells = append(cells, c.Queries, c.Hits, c.Kernel, c.NXDomain, c.Failures)
 		} else {

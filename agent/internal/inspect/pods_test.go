@@ -7,26 +7,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
 func TestPodsText(t *testing.T) {
-	yes := true
 	odd := podfile.File{PodNamespace: "shop", PodName: "we\nb", Addresses: addrs("10.244.1.5"),
-		Annotations: podfile.Annotations{SearchCompletion: &yes,
-			Ignored: []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}}},
+		Annotations: podfile.Annotations{Ignored: []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}}},
 		DNS: &podfile.DNS{State: podfile.Overlaid, Method: podfile.MethodFile,
 			Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"a.b"}, Options: []string{"ndots:1"}}},
 		Decisions: []podfile.Decision{{State: podfile.Steered}}}
-	conf := &config.Node{ClusterDomain: "cluster.local"}
-	views := []PodView{viewOf(odd, podindex.Completes(odd, conf)), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, false)}
+	views := []PodView{viewOf(odd), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"})}
 	views[0].Counts = &podindex.Counts{Queries: 7, Hits: 5, NXDomain: 2, Failures: 1}
-	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          COMPLETION  QUERIES  HITS  IN KERNEL  NXDOMAIN  FAILURES
-shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  on          7        5     0          2         1
-0123456789abc     -           -            -            -       -        -                off         -        -     -          -         -
+	want := `POD               ADDRESSES   CLUSTER DNS  NAMESERVERS  SEARCH  OPTIONS  OVERLAY          QUERIES  HITS  IN KERNEL  NXDOMAIN  FAILURES
+shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlaid (file)  7        5     0          2         1
+0123456789abc     -           -            -            -       -        -                -        -     -          -         -
 shop/we?b: ignored: annotation neardns.io/steer: perhaps?is neither true nor false
 `
 	if diff := cmp.Diff(squeeze(want), squeeze(PodsText(views))); diff != "" {

@@ -167,7 +167,6 @@ func (a *agent) collect(o *opened) {
 	m.Collect(o.upstreams.Collector())
 	m.Collect(o.gate.Collector())
 	m.Collect(o.server.Collector())
-	m.Collect(a.clients.Metrics.Collector())
 	m.CollectKernelHits(a.kernel.series)
 	if a.conf.Listen.Namespaces {
 		m.Collect(a.clients.NamespaceCollector(a.kernel.count))

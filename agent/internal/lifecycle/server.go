@@ -15,7 +15,6 @@ import (
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/probe"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/steer"
@@ -34,14 +33,12 @@ type parts struct {
 
 func newServer(log *slog.Logger, p parts) *server.Server {
 	var watch listener.Observer
-	memory, completions := searchpath.NewMemory(), new(searchpath.Metrics)
 	if c := p.clients; c != nil {
-		watch, memory, completions = observer{c, p.upstreams}, c.Memory, &c.Metrics
+		watch = observer{c, p.upstreams}
 	}
 	s := server.New(log, watch,
 		corefile.Plugin{Name: "probe", Setup: probe.Setup(steer.ProbeSource4, steer.ProbeSource6)},
 		corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
-		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
 		corefile.Plugin{Name: "ask", Setup: forward.Setup(p.upstreams)},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.offloader)})

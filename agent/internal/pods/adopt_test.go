@@ -27,7 +27,6 @@ import (
 
 // An adopted pod has the file that ADD would have written, except that its paths are untried.
 func TestAdopted(t *testing.T) {
-	yes := true
 	pod := func(change func(*attached.Pod)) attached.Pod {
 		p := attached.Pod{File: "pods-c1-eth0", Network: "pods", ContainerID: "c1", IfName: "eth0", NetNS: "/run/netns/a", Namespace: "shop", Name: "cart",
 			UID: "7c1f", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Annotations: map[string]string{}}
@@ -63,10 +62,9 @@ func TestAdopted(t *testing.T) {
 		"the runtime's dns": {pod(func(p *attached.Pod) { p.DNS = &own }), own, overlay.Rules{}, func(f *podfile.File) {
 			f.Nameservers, f.Searches, f.Options = own.Nameservers, own.Searches, own.Options
 		}, "not been tried yet"},
-		"completion and an overlay": {pod(func(p *attached.Pod) {
-			p.Annotations[overlay.AnnotationCompletion], p.Annotations[overlay.AnnotationParams] = "true", "options: [ndots:1]"
+		"an overlay": {pod(func(p *attached.Pod) {
+			p.Annotations[overlay.AnnotationParams] = "options: [ndots:1]"
 		}), own, overlay.Rules{}, func(f *podfile.File) {
-			f.SearchCompletion = &yes
 			f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
 		}, "not been tried yet"},
 		"by the runtime": {pod(func(p *attached.Pod) { p.File, p.Network = "", "" }), own, overlay.Rules{}, func(f *podfile.File) { f.Network, f.Adopted = "", podfile.ByNRI },

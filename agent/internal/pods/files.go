@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
 )
@@ -16,7 +15,6 @@ type cachedFiles struct {
 	files   []podfile.File
 	changed map[string]struct{} // names of files that may have changed since they were read
 	errs    []error             // errors of the files that could not be read
-	folder  stamp               // of the folder, when all files were last read
 	watched bool                // a watch reports changes, so files are read again only after a change
 }
 
@@ -33,7 +31,6 @@ func (p *Pods) read() ([]podfile.File, []error) {
 		all = true
 	}
 	if all {
-		p.cached.folder = p.cached.folder.next(p.dir(), time.Now())
 		p.cached.files, p.cached.errs = podfile.List(p.stateDir)
 	}
 	return p.cached.files, p.cached.errs

@@ -1,11 +1,9 @@
 package pods
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"testing"
 
@@ -154,35 +152,4 @@ func BenchmarkFind(b *testing.B) {
 			b.Fatal("not found")
 		}
 	}
-}
-
-// Between a change and the watch's event, a look-up never returns the state before the change, however quickly changes follow. An
-// unchanged folder is not read again.
-func TestLookAgain(t *testing.T) {
-	testutil.RequireRoot(t)
-	dir := t.TempDir()
-	p := registry(dir)
-	x := NewIndex(p, keepCount)
-	p.setWatched(true) // whose events never come
-	x.Find(podAddr)
-	for i := range 200 {
-		id := strconv.Itoa(i)
-		write(t, dir, podfile.File{ContainerID: id, IfName: "eth0", PodNamespace: id, Addresses: []netip.Addr{podAddr}})
-		if p.LookAgain(); x.Find(podAddr) == nil || x.Find(podAddr).namespace != id {
-			t.Fatalf("pod %s: %+v", id, x.Find(podAddr))
-		}
-		testutil.Must(t, podfile.Remove(dir, id, "eth0"))
-		if p.LookAgain(); x.Find(podAddr) != nil {
-			t.Fatalf("pod %s is gone, and found", id)
-		}
-	}
-	testutil.Eventually(t, func() error {
-		p.LookAgain()
-		x.Find(podAddr)
-		version := p.version.Load()
-		if p.LookAgain(); p.version.Load() != version {
-			return errors.New("the folder is read again and again")
-		}
-		return nil
-	})
 }

@@ -115,18 +115,6 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	return files, hostInode, errs
 }
 
-// LookAgain marks the pod files as changed if their folder may have changed, without waiting for the watch. So the next read sees all
-// changes that were made before this call.
-func (p *Pods) LookAgain() {
-	changed := modified(p.dir())
-	p.mu.Lock()
-	same := p.cached.folder.settled && changed.Equal(p.cached.folder.changed)
-	p.mu.Unlock()
-	if !same {
-		p.Outdate()
-	}
-}
-
 // stamp is the modification time of a folder, with what is needed to know whether a later change would be visible in it.
 type stamp struct {
 	changed time.Time // the folder's modification time; zero if there is no folder

@@ -86,11 +86,11 @@ func read(words []caddyfile.Token) (s, servers step) {
 }
 
 // isRaw reports whether no plugin before the cache needs replies as messages, so that they can be written as bytes. The plugin metrics
-// reads the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
+// reads the response code from the bytes.
 func (s surroundings) isRaw() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {
-		case "bufsize", "bind", "debug", "pprof", "probe", "metrics", "searchpath", "errors", "acl", "local":
+		case "bufsize", "bind", "debug", "pprof", "probe", "metrics", "errors", "acl", "local":
 			return false
 		}
 		return true

@@ -26,7 +26,7 @@ func TestCacheREADME(t *testing.T) {
 	}
 }
 
-// TestREADMENamesThePlugins: the README lists the directives that an operator's Corefile may have. Six directives are the agent's own.
+// TestREADMENamesThePlugins: the README lists the directives that an operator's Corefile may have. Five directives are the agent's own.
 func TestREADMENamesThePlugins(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestREADMENamesThePlugins(t *testing.T) {
 	list, _, _ := strings.Cut(after, ".\n")
 	got := strings.Fields(strings.ReplaceAll(list, ",", " "))
 	want := slices.DeleteFunc(slices.Sorted(slices.Values(directives())), func(d string) bool {
-		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirSearchPath, dirLimit, dirShared}, d)
+		return slices.Contains([]string{dirBind, dirProbe, dirMetrics, dirLimit, dirShared}, d)
 	})
 	if !slices.Equal(got, want) {
 		t.Errorf("README.md lists\n%v, want\n%v", got, want)

@@ -75,8 +75,8 @@ type Config struct {
 	// Snippets are Corefile directives by zone ("." for all other names). A directive replaces the rendered one of the same name. For a
 	// zone without a server block, the directives change a copy of the block of ".".
 	Snippets map[string]string
-	// Override is an operator's Corefile that replaces the rendered one. The agent still sets the addresses, adds metrics, searchpath and the
-	// prober's zone, and adds the buffer size and the limit where they are missing.
+	// Override is an operator's Corefile that replaces the rendered one. The agent still sets the addresses, adds metrics and the prober's
+	// zone, and adds the buffer size and the limit where they are missing.
 	Override string
 	// OverrideName is the source of Override, for messages. Default: "corefile"
 	OverrideName string

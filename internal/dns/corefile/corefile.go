@@ -21,16 +21,16 @@ import (
 // directives.
 func taken() map[string]string {
 	return map[string]string{
-		dirBind:       "the agent listens on its own addresses",
-		dirMetrics:    "the agent adds it",
-		dirSearchPath: "the agent adds it",
-		"prometheus":  "CoreDNS's metrics are served at the agent's own address",
-		"health":      "the agent serves /healthz",
-		"ready":       "the agent serves /readyz",
-		"reload":      "the agent reloads when its configuration changes",
-		"loop":        "it ends the process; the agent detects loops by itself",
-		"timeouts":    "the agent's connections have bounds of their own",
-		"trace":       "this program has no tracing",
+		dirBind:      "the agent listens on its own addresses",
+		dirMetrics:   "the agent adds it",
+		"prometheus": "CoreDNS's metrics are served at the agent's own address",
+		"health":     "the agent serves /healthz",
+		"ready":      "the agent serves /readyz",
+		"reload":     "the agent reloads when its configuration changes",
+		"loop":       "it ends the process; the agent detects loops by itself",
+		"timeouts":   "the agent's connections have bounds of their own",
+		"trace":      "this program has no tracing",
+		"searchpath": "it was taken out: write podDNS.options: [\"ndots:2\"] in NodeConfig",
 	}
 }
 
@@ -126,7 +126,6 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 		}
 		b.set(dirMetrics, dirMetrics)
-		b.set(dirSearchPath, dirSearchPath)
 		if lines[dirLimit] == nil {
 			b.set(dirLimit, limitLine(cfg))
 		}

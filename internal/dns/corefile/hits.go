@@ -15,7 +15,6 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
 // hits is the fast path of one address, which answers hits without CoreDNS. It finds the zone, and does what the plugins before the cache
@@ -27,10 +26,9 @@ type hits struct {
 
 // zoneHits has what the plugins of one zone, at one server, do with a hit.
 type zoneHits struct {
-	maxSize    uint16           // from bufsize: maximum size of a UDP answer in bytes
-	searchPath bool             // searchpath: leave queries that it may complete to CoreDNS
-	counter    *metrics.Counter // metrics; nil: nothing is counted
-	answers    fastpath.Handler // the cache, or the edge's zones
+	maxSize uint16           // from bufsize: maximum size of a UDP answer in bytes
+	counter *metrics.Counter // metrics; nil: nothing is counted
+	answers fastpath.Handler // the cache, or the edge's zones
 }
 
 // Answer implements fastpath.Handler.
@@ -39,7 +37,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 		return b, queryinfo.Miss, false
 	}
 	z, _ := h.zones.Find(&q.Query)
-	if z == nil || z.searchPath && searchpath.MayComplete(q) {
+	if z == nil {
 		return b, queryinfo.Miss, false
 	}
 	q.OPT.Size, q.MaxSize = min(q.OPT.Size, z.maxSize), z.maxSize
@@ -118,8 +116,6 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 		switch p := p.(type) {
 		case *metrics.Metrics:
 			z.counter = p.Counter(server, zone)
-		case *searchpath.SearchPath:
-			z.searchPath = true
 		case bufsize.Bufsize:
 			z.maxSize = min(z.maxSize, uint16(min(p.Size, 1<<16-1)))
 		case interface {
@@ -197,5 +193,5 @@ func SlowZones(cfg Config) ([]Slow, error) {
 
 // passed are the directives before the cache that do not prevent the fast path. TestSlowZones compares them with zoneHitsOf.
 func passed() []string {
-	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirMetrics, dirErrors, dirSearchPath}
+	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirMetrics, dirErrors}
 }

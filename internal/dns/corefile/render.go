@@ -13,13 +13,12 @@ import (
 
 // Directives that the agent adds to server blocks.
 const (
-	dirBind       = "bind"
-	dirBufsize    = "bufsize"
-	dirProbe      = "probe"
-	dirMetrics    = "metrics"
-	dirLimit      = "limit"
-	dirSearchPath = "searchpath"
-	dirShared     = "shared"
+	dirBind    = "bind"
+	dirBufsize = "bufsize"
+	dirProbe   = "probe"
+	dirMetrics = "metrics"
+	dirLimit   = "limit"
+	dirShared  = "shared"
 )
 
 // Directives with CoreDNS's names on which the fast path depends, or which it may ignore.
@@ -73,10 +72,9 @@ const missLimit = "cancel 4s"
 
 // directives lists the directives of a Corefile in the order in which their plugins see a query. It is CoreDNS's order
 // (core/dnsserver/zdirectives.go), except that cancel comes after the cache, so that it does not affect hits. Of neardns's own plugins,
-// limit comes after the cache for the same reason, and searchpath early, because it sends its own queries through the whole server.
+// limit comes after the cache for the same reason.
 func directives() []string {
-	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64",
-		"loadbalance",
+	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", "local", "dns64", "loadbalance",
 		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirShared, dirAsk, dirForward, "whoami"}
 }
 
@@ -169,7 +167,6 @@ func rendered(cfg Config) ([]*block, error) {
 	common := new(block)
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
 	common.set(dirMetrics, dirMetrics)
-	common.set(dirSearchPath, dirSearchPath)
 	common.set(dirCache, cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {

@@ -60,7 +60,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 	put := map[string]bool{}
 	answered, left, asked := 0, 0, 0
 	corpus(t, func(what string, m []byte, v variant, _ string) {
-		p.slow(m, false, nil) // so that it is kept
+		p.slow(m, false) // so that it is kept
 		q := fastpath.Query{Wire: m}
 		if q.Read(q.Wire) && len(q.OPT.Options) == 0 && q.RD && !q.CD && !q.OPT.DO() && !put[string(q.Question)] {
 			put[string(q.Question)] = true
@@ -72,7 +72,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			fast, is := p.fast(m, false, nil)
+			fast, is := p.fast(m, false)
 			if !ok {
 				// The fast path may answer a query that the kernel does not only if the query's form is not for the kernel.
 				// One in 65,536 has a checksum of no certain kind (sum and pseudo-header's sum are equal) and goes on: another ID shows it.
@@ -117,7 +117,7 @@ func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint
 	m := slices.Concat(q.Wire[:12], q.Question)
 	m[3] |= 1 << 5 // AD, so that the answer has it if the entry has it
 	m[10], m[11] = 0, 0
-	fast, ok := p.fast(m, true, nil)
+	fast, ok := p.fast(m, true)
 	if !ok {
 		return
 	}

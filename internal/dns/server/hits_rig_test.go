@@ -25,7 +25,6 @@ import (
 	"github.com/neardns/neardns/internal/dns/limit"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
 // world is the upstream of all zones. Its answers depend on the query's first label and type.
@@ -159,7 +158,6 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 	t.Helper()
 	store := answers.NewStore(256 << 20)
 	b := corefile.NewBuilder(slog.New(slog.DiscardHandler), corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
-		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(limit.New(limit.DefaultLimit))},
 		corefile.Plugin{Name: "ask", Setup: setupWorld},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), nil)})
@@ -179,8 +177,8 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 }
 
 // fast sends a query to the fast path.
-func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
-	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Identity: who, TCP: tcp}
+func (p *pair) fast(m []byte, tcp bool) ([]byte, bool) {
+	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), TCP: tcp}
 	if p.hits == nil {
 		return nil, false
 	}
@@ -196,7 +194,7 @@ func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
 
 // slow sends a query through the chain, as the listener does. It returns nil if the DNS library does not accept the message as a query, or
 // if no plugin answers.
-func (p *pair) slow(m []byte, tcp bool, who any) []byte {
+func (p *pair) slow(m []byte, tcp bool) []byte {
 	if len(m) < 12 {
 		return nil
 	}
@@ -210,7 +208,7 @@ func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	if tcp {
 		w.remote = &net.TCPAddr{IP: net.IPv4(10, 244, 1, 7), Port: 4000}
 	}
-	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7"), Identity: who})
+	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7")})
 	return w.got
 }
 

@@ -20,7 +20,6 @@ import (
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
 func packed(t testing.TB, m *mdns.Msg) []byte {
@@ -47,7 +46,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 		}
 	}
 	for _, m := range questions {
-		p.slow(m, false, nil) // so that it is kept
+		p.slow(m, false) // so that it is kept
 	}
 	grow := func(ask func(m []byte, tcp bool)) map[string]float64 {
 		before := coreDNSCounts(t)
@@ -62,9 +61,9 @@ func TestHitsAreCountedAlike(t *testing.T) {
 		}
 		return after
 	}
-	slow := grow(func(m []byte, tcp bool) { p.slow(m, tcp, nil) })
+	slow := grow(func(m []byte, tcp bool) { p.slow(m, tcp) })
 	fast := grow(func(m []byte, tcp bool) {
-		if _, ok := p.fast(m, tcp, nil); !ok {
+		if _, ok := p.fast(m, tcp); !ok {
 			t.Errorf("no hit: %x", m)
 		}
 	})
@@ -108,43 +107,6 @@ func labels(m *dto.Metric) (out []string) {
 	return out
 }
 
-// TestHitsLeaveTheSearchPathItsPart: a query with which a walk along the search path begins goes through the chain for a pod with search
-// completion, and is a hit for all other clients.
-func TestHitsLeaveTheSearchPathItsPart(t *testing.T) {
-	p := newPair(t, pairCorefile, 1232)
-	pod := searching{searchpath.NewSearch([]string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local"}, 5, false, "cluster.local")}
-	for name, want := range map[string]bool{ // a hit for the pod
-		"web.shop.svc.cluster.local.": false, "WEB.Shop.svc.cluster.local.": false, "a.b.shop.svc.cluster.local.": false,
-		"shop.svc.cluster.local.": true, "workshop.svc.cluster.local.": true, "web.other.svc.cluster.local.": true, "www.example.org.": true,
-	} {
-		for _, tc := range []struct {
-			what   string
-			change func(m *mdns.Msg)
-			always bool // a hit also where the walk begins
-		}{
-			{"A", func(*mdns.Msg) {}, false}, {"AAAA", func(m *mdns.Msg) { m.Question[0].Qtype = mdns.TypeAAAA }, false},
-			{"OPT", func(m *mdns.Msg) { m.SetEdns0(1232, false) }, false}, {"TXT", func(m *mdns.Msg) { m.Question[0].Qtype = mdns.TypeTXT }, true},
-			{"CD", func(m *mdns.Msg) { m.CheckingDisabled = true }, true}, {"DO", func(m *mdns.Msg) { m.SetEdns0(1232, true) }, true},
-			{"no RD", func(m *mdns.Msg) { m.RecursionDesired = false }, true},
-		} {
-			m := question(name, mdns.TypeA)
-			tc.change(m)
-			kept := m.Copy()
-			kept.RecursionDesired = true
-			p.slow(packed(t, kept), false, nil)
-			if _, ok := p.fast(packed(t, m), false, nil); !ok {
-				t.Errorf("%s %s: no hit for a client that is no pod", name, tc.what)
-			}
-			if _, ok := p.fast(packed(t, m), false, searching{}); !ok {
-				t.Errorf("%s %s: no hit for a pod without completion", name, tc.what)
-			}
-			if _, ok := p.fast(packed(t, m), false, pod); ok != (want || tc.always) {
-				t.Errorf("%s %s: a hit for the pod: %t", name, tc.what, ok)
-			}
-		}
-	}
-}
-
 // TestHitsOfProbes: the prober's zone has no hits, because its answers show that the plugin chain works, and its queries are not counted as
 // clients'.
 func TestHitsOfProbes(t *testing.T) {
@@ -181,10 +143,10 @@ func TestHitTTL(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(t, strings.Replace(pairCorefile, "prefetch 3 1m 20%", "", 1), 1232)
 			m := packed(t, question(name, mdns.TypeA))
-			p.slow(m, false, nil)
+			p.slow(m, false)
 			before := uint32(worldTTL)
 			for second := range uint32(worldTTL + 3) {
-				b, ok := p.fast(m, false, nil)
+				b, ok := p.fast(m, false)
 				if ok != (second < worldTTL) {
 					t.Fatalf("%s after %d s: a hit: %t", name, second, ok)
 				}
@@ -207,15 +169,15 @@ func TestHitTTL(t *testing.T) {
 func TestHitsRotate(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
 	m := packed(t, question("many-3.svc.cluster.local.", mdns.TypeA))
-	p.slow(m, false, nil)
+	p.slow(m, false)
 	counts := map[string]int{}
 	for i := range 12 {
 		var b []byte
 		ok := true
 		if i%2 == 0 {
-			b = p.slow(m, false, nil)
+			b = p.slow(m, false)
 		} else {
-			b, ok = p.fast(m, false, nil)
+			b, ok = p.fast(m, false)
 		}
 		var r mdns.Msg
 		if err := r.Unpack(b); err != nil || !ok {
@@ -234,19 +196,19 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, pairCorefile, 1232)
 		m := packed(t, question("web.shop.svc.cluster.local.", mdns.TypeA))
-		p.slow(m, false, nil)
+		p.slow(m, false)
 		for range 5 {
-			if _, ok := p.fast(m, false, nil); !ok {
+			if _, ok := p.fast(m, false); !ok {
 				t.Fatal("no hit")
 			}
 			time.Sleep(50 * time.Second)
 		}
 		// 50 of 300 s are left, and there were five queries.
-		if _, ok := p.fast(m, false, nil); ok {
+		if _, ok := p.fast(m, false); ok {
 			t.Error("a hit, although it is to be fetched again")
 		}
 		before := byFamily(coreDNSCounts(t))
-		p.slow(m, false, nil)
+		p.slow(m, false)
 		synctest.Wait()
 		after := byFamily(coreDNSCounts(t))
 		for _, name := range []string{"dns_requests_total", "dns_responses_total", "cache_requests_total", "cache_hits_total", "cache_prefetch_total"} {
@@ -254,7 +216,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 				t.Errorf("%s: the question and its refresh are counted %v times", name, n)
 			}
 		}
-		b, ok := p.fast(m, false, nil)
+		b, ok := p.fast(m, false)
 		if !ok {
 			t.Fatal("no hit after the refresh")
 		}
@@ -273,7 +235,7 @@ func TestSlowZones(t *testing.T) {
 			p := newPair(t, text, 1232)
 			hits := func(name string) bool {
 				m := packed(t, question(name, mdns.TypeA))
-				p.slow(m, false, nil)
+				p.slow(m, false)
 				return p.same(t, name, m, false)
 			}
 			name, _, _ := strings.Cut(directive, " ")
@@ -306,7 +268,7 @@ func TestHitsByZone(t *testing.T) {
 		"cached.example.org.": true, "A.CACHED.Example.org.": true, "uncached.example.org.": false, "org.": true, ".": true,
 		"deep.part.example.": false, "part.example.": false} {
 		m := packed(t, question(name, mdns.TypeA))
-		p.slow(m, false, nil)
+		p.slow(m, false)
 		if got := p.same(t, name, m, false); got != want {
 			t.Errorf("%s: a hit: %t", name, got)
 		}
@@ -323,8 +285,8 @@ func noAllocationOfHits(t *testing.T) {
 		m := question(name, mdns.TypeA)
 		m.SetEdns0(1232, false)
 		wire := packed(t, m)
-		p.slow(wire, false, nil)
-		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Identity: searching{}}
+		p.slow(wire, false)
+		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Identity: "a pod"}
 		if allocs := testing.AllocsPerRun(1000, func() {
 			if _, _, ok := p.hits.Answer(b, q); !ok {
 				t.Fatal("no hit")
@@ -361,7 +323,7 @@ func BenchmarkHits(b *testing.B) {
 	for i := range 160 {
 		m := question(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), mdns.TypeA)
 		questions = append(questions, packed(b, m))
-		p.slow(questions[i], false, nil)
+		p.slow(questions[i], false)
 	}
 	b.Run("before the chain", func(b *testing.B) {
 		q := &fastpath.Query{Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now()}
@@ -378,7 +340,7 @@ func BenchmarkHits(b *testing.B) {
 	b.Run("chain", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			if p.slow(questions[i%len(questions)], false, nil) == nil {
+			if p.slow(questions[i%len(questions)], false) == nil {
 				b.Fatal("no answer")
 			}
 		}

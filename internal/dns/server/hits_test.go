@@ -15,11 +15,11 @@ import (
 // addresses and a second of TTL. It reports whether the fast path answered.
 func (p *pair) same(t testing.TB, what string, m []byte, tcp bool) bool {
 	t.Helper()
-	fast, ok := p.fast(m, tcp, nil)
+	fast, ok := p.fast(m, tcp)
 	if !ok {
 		return false
 	}
-	slow := p.slow(m, tcp, nil)
+	slow := p.slow(m, tcp)
 	if slow == nil {
 		t.Errorf("%s: answered, where the chain is silent\nquestion %x\nanswer %x", what, m, fast)
 		return true
@@ -191,7 +191,7 @@ func TestHitsAsTheChain(t *testing.T) {
 				return // its answers are short
 			}
 			for _, tcp := range []bool{false, true} {
-				kept := p.slow(m, tcp, nil)
+				kept := p.slow(m, tcp)
 				what := fmt.Sprintf("%d %s, TCP %t", size, what, tcp)
 				hit := p.same(t, what, m, tcp)
 				n++
@@ -236,7 +236,7 @@ func FuzzHitsAsTheChain(f *testing.F) {
 	})
 	p := newPair(f, pairCorefile, 1232)
 	f.Fuzz(func(t *testing.T, m []byte, tcp bool) {
-		p.slow(m, tcp, nil)
+		p.slow(m, tcp)
 		p.same(t, "fuzzed", m, tcp)
 	})
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/neardns/neardns/internal/dns/listener"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/probe"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -123,7 +122,6 @@ func observed(log *slog.Logger, o listener.Observer) *server.Server {
 // sharing makes a server with a store and a gate that the test has, too.
 func sharing(log *slog.Logger, o listener.Observer, answers *answers.Store, gate *limit.Gate) *server.Server {
 	return server.New(log, o, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
-		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(searchpath.NewMemory(), new(searchpath.Metrics))},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(gate)},
 		corefile.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})

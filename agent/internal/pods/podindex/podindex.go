@@ -1,10 +1,9 @@
-// Package podindex finds the pod that sent a query by the query's source address. For each pod it has the search list for search
-// completion, whether the kernel program may answer the pod's hits, and counts of the pod's queries and their results, which are also
-// summed by namespace.
+// Package podindex finds the pod that sent a query by the query's source address. For each pod it has whether the kernel program may
+// answer the pod's hits, and counts of the pod's queries and their results, which are also summed by namespace.
 //
 // A lookup costs one map access per query, and the number of namespaces with metrics of their own is bounded.
 //
-// On failure: queries from an address that belongs to no known pod are neither counted nor completed.
+// On failure: queries from an address that belongs to no known pod are not counted.
 package podindex
 
 import (
@@ -17,16 +16,11 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
 // Clients is the index of one node's pods. Its methods are safe for concurrent use once Follow has returned.
 type Clients struct {
-	// Memory and Metrics are used by search completion only.
-	Memory  *searchpath.Memory
-	Metrics searchpath.Metrics
-
 	pods  *pods.Pods
 	index *pods.Index[client]
 	conf  atomic.Pointer[config.Node]
@@ -39,10 +33,8 @@ type Clients struct {
 
 // client is one attachment of a pod.
 type client struct {
-	of        *Clients
 	file      podfile.File
-	search    *searchpath.Search // nil: search completion is off for its queries, or its search list is unknown
-	inKernel  bool               // the kernel program may answer the pod's hits
+	inKernel  bool // the kernel program may answer the pod's hits
 	tally     *tally
 	namespace *tally // counts of the pod's namespace, which outlive the pod
 }
@@ -63,7 +55,7 @@ const otherNamespaces = "_other"
 
 // New returns an index for a node with this configuration. It knows no pod until Follow is called.
 func New(conf *config.Node) *Clients {
-	c := &Clients{Memory: searchpath.NewMemory(), namespaces: map[string]*tally{}}
+	c := &Clients{namespaces: map[string]*tally{}}
 	c.conf.Store(conf)
 	return c
 }
@@ -91,33 +83,26 @@ type Counts struct {
 
 // Pod is what the index knows of one network interface of a pod.
 type Pod struct {
-	File      podfile.File
-	Completed bool // search completion is on for the pod: the agent walks its search list
-	Counts    Counts
+	File   podfile.File
+	Counts Counts
 }
 
 // Pods lists the known pods, in no order.
 func (c *Clients) Pods() []Pod {
 	var out []Pod
-	conf := c.conf.Load()
 	for _, p := range c.index.All() {
-		out = append(out, Pod{File: p.file, Completed: Completes(p.file, conf),
-			Counts: p.tally.counts()})
+		out = append(out, Pod{File: p.file, Counts: p.tally.counts()})
 	}
 	return out
 }
 
 // clientFor returns the data for a pod file. It takes the counts over from old, the previous data for the same network interface.
 func (c *Clients) clientFor(f podfile.File, old *client) *client {
-	conf := c.conf.Load()
-	next := &client{of: c, file: f, search: searchOf(f, conf), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
-	wanted, why := InKernel(f, conf)
+	next := &client{file: f, tally: new(tally), namespace: c.namespace(f.PodNamespace)}
+	wanted, why := InKernel(f, c.conf.Load())
 	next.inKernel = wanted && why == ""
 	if old != nil {
 		next.tally = old.tally
-		if next.search.Same(old.search) {
-			next.search = old.search // searchpath.Memory keys its decisions by this pointer
-		}
 	}
 	return next
 }
@@ -132,32 +117,6 @@ func (c *Clients) namespace(name string) *tally {
 		c.namespaces[name] = new(tally)
 	}
 	return c.namespaces[name]
-}
-
-// wantsCompletion reports whether search completion is on for a pod: by the pod's annotation, else by the node's setting for its
-// namespace or for all pods. The current setting counts, not the one when the pod started, so that an operator can switch it off at once.
-func wantsCompletion(f podfile.File, conf *config.Node) bool {
-	if f.SearchCompletion != nil {
-		return *f.SearchCompletion
-	}
-	return conf.PodDNS.Completion(f.PodNamespace)
-}
-
-// Completes reports whether, with this configuration, search completion is on for the pod with this file.
-func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
-
-// searchOf returns the search list of a pod; nil if search completion is off for the pod, or its search list is unknown.
-func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
-	if !wantsCompletion(f, conf) {
-		return nil
-	}
-	s, known := f.Resolver()
-	if !known {
-		// The pod's search list is unknown. The kubelet's part of it could be guessed, but not what the node's resolv.conf or the pod's
-		// dnsConfig adds; with an incomplete list, a name may lead to another host.
-		return nil
-	}
-	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
 // InKernel reports whether the kernel program is wanted to answer the hits of the pod with this pod file. The pod's annotation decides,
@@ -185,9 +144,6 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:
 		return true, "it is not steered yet"
-	case Completes(f, conf):
-		return true, "the agent walks its search list (searchCompletion), which the kernel program cannot do: " +
-			"switch off one of the two for this pod"
 	}
 	return true, ""
 }
@@ -214,18 +170,6 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries, nxdomain uint64) {
 
 // KernelHits returns how many queries the kernel program answered since the agent started, including those of pods that are gone.
 func (c *Clients) KernelHits() uint64 { return c.kernelHits.Load() }
-
-// Search implements searchpath.Client.
-func (c *client) Search() *searchpath.Search { return c.search }
-
-// SearchNow implements searchpath.Client.
-func (c *client) SearchNow(addr netip.Addr) *searchpath.Search {
-	c.of.pods.LookAgain()
-	if p := c.of.index.Find(addr); p != nil {
-		return p.search
-	}
-	return nil
-}
 
 // Identify returns the data of the pod that has an address, which the server attaches to the pod's query; nil if no known pod has the
 // address.

@@ -13,9 +13,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/dns/searchpath"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
@@ -66,67 +64,6 @@ func pod(namespace, name, address string, change ...func(*podfile.File)) podfile
 	return f
 }
 
-func TestWhoseQuestionsAreCompleted(t *testing.T) {
-	wants := func(b bool) func(*podfile.File) {
-		return func(f *podfile.File) { f.SearchCompletion = &b }
-	}
-	bare := func(f *podfile.File) { f.Nameservers, f.Searches, f.Options = nil, nil, nil }
-	const node, namespace = "podDNS: {searchCompletion: true}\n", "podDNS: {namespaces: {shop: {searchCompletion: true}}}\n"
-	for name, tc := range map[string]struct {
-		conf string
-		file podfile.File
-		want bool
-	}{
-		"nothing said":      {"", pod("shop", "web", "10.244.1.5"), false},
-		"the node":          {node, pod("shop", "web", "10.244.1.5"), true},
-		"the namespace":     {namespace, pod("shop", "web", "10.244.1.5"), true},
-		"another namespace": {namespace, pod("data", "db", "10.244.1.5"), false},
-		"the namespace against the node": {"podDNS: {searchCompletion: true, namespaces: {shop: {searchCompletion: false}}}\n",
-			pod("shop", "web", "10.244.1.5"), false},
-		"the pod":                       {"", pod("shop", "web", "10.244.1.5", wants(true)), true},
-		"the pod against its namespace": {namespace, pod("shop", "web", "10.244.1.5", wants(false)), false},
-		"a runtime that tells no list":  {node, pod("shop", "web", "10.244.1.5", bare), false},
-		"no list, and the pod wants it": {"", pod("shop", "web", "10.244.1.5", bare, wants(true)), false},
-		"no list, and no namespace":     {node, pod("", "", "10.244.1.5", bare), false},
-		"a pod with no search list":     {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) { f.Searches = nil }), false},
-		"an overlay that took the list": {node, pod("shop", "web", "10.244.1.5", func(f *podfile.File) {
-			f.DNS = &podfile.DNS{State: podfile.Overlaid, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}}}
-		}), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := searchOf(tc.file, confOf(t, tc.conf)) != nil; got != tc.want {
-				t.Errorf("completed: %v", got)
-			}
-		})
-	}
-}
-
-// TestSearchOutlivesOthers: pods come and go all the time, and what was decided for one that stays must not go with them.
-func TestSearchOutlivesOthers(t *testing.T) {
-	registry := filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"))
-	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
-	before := searchOfPod(c, "10.244.1.5")
-	if before == nil || before == searchOfPod(c, "10.244.1.6") {
-		t.Error("two pods are taken for one")
-	}
-	registry.Outdate()
-	if searchOfPod(c, "10.244.1.5") != before {
-		t.Error("it is another one")
-	}
-}
-
-// TestSearchCompletionReloads: switching it off must not need a restart of pods.
-func TestSearchCompletionReloads(t *testing.T) {
-	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
-	if searchOfPod(c, "10.244.1.5") == nil || searchOfPod(c, "10.244.1.6") != nil {
-		t.Error("on for the pod, and for it alone")
-	}
-	c.Configure(confOf(t, ""))
-	if searchOfPod(c, "10.244.1.5") != nil {
-		t.Error("still on")
-	}
-}
-
 func TestCounts(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5"), pod("shop", "api", "10.244.1.6"), pod("data", "db", "10.244.1.7")), confOf(t, ""))
 	for _, rcode := range []int{0, 3, 2, 5} {
@@ -154,43 +91,6 @@ func TestCounts(t *testing.T) {
 // answered reports a query from an address as the listener does.
 func answered(c *Clients, from string, rcode int, level queryinfo.Level) {
 	c.Record(queryinfo.Answer{Client: addr(from), Identity: c.Identify(addr(from)), Rcode: rcode, Level: level})
-}
-
-// searchOfPod is what search completion finds for a query of the pod with an address.
-func searchOfPod(c *Clients, at string) *searchpath.Search {
-	if p, ok := c.Identify(addr(at)).(searchpath.Client); ok {
-		return p.Search()
-	}
-	return nil
-}
-
-// TestSearchNow: an address may meanwhile belong to another pod than the one that sent the query, or to none.
-func TestSearchNow(t *testing.T) {
-	dir := t.TempDir()
-	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
-	c := clientsOf(registry, confOf(t, "podDNS: {searchCompletion: true}\n"))
-	write := func(namespace string) podfile.File {
-		f := pod(namespace, "web", "10.244.1.5")
-		f.ContainerID, f.IfName = namespace, "eth0"
-		if err := podfile.Write(dir, f); err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
-	before := write("shop")
-	registry.Outdate()
-	p, ok := c.Identify(addr("10.244.1.5")).(searchpath.Client)
-	if !ok || !p.SearchNow(addr("10.244.1.5")).Same(p.Search()) || p.SearchNow(addr("10.244.1.6")) != nil {
-		t.Fatal("the pod itself is not found")
-	}
-	if err := podfile.Remove(dir, before.ContainerID, before.IfName); err != nil {
-		t.Fatal(err)
-	}
-	write("data")
-	registry.Outdate()
-	if now := p.SearchNow(addr("10.244.1.5")); now == nil || now.Same(p.Search()) {
-		t.Error("the pod that went is taken for the one that came")
-	}
 }
 
 // A cluster may have thousands of namespaces, whose pods come and go on one node.
@@ -255,7 +155,6 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 	}
 	waits := func(f *podfile.File) { f.Decisions = []podfile.Decision{{State: podfile.Pending}} }
 	says := func(b bool) func(*podfile.File) { return func(f *podfile.File) { f.KernelHits = &b } }
-	completed := func(f *podfile.File) { f.SearchCompletion = new(bool); *f.SearchCompletion = true }
 	optedOut := func(f *podfile.File) { f.OptOut = true }
 	shop := func(change ...func(*podfile.File)) podfile.File { return pod("shop", "web", "10.244.1.5", change...) }
 	const auto = "kernelHits: {mode: auto}\n"
@@ -280,11 +179,9 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 		"bypassed":                               {on, shop(back), true, "bypassed"},
 		"left alone":                             {on, shop(), false, ""},
 		"waits for the proof":                    {on, shop(waits), true, "not steered yet"},
-		"completed":                              {on, shop(steered, completed), true, "searchCompletion"},
-		"completed by the node":                  {on + "podDNS: {searchCompletion: true}\n", shop(steered), true, "searchCompletion"},
-		"transparent":                            {on + "arrangement: transparent\n", shop(completed), true, ""},
+		"transparent":                            {on + "arrangement: transparent\n", shop(), true, ""},
 		"transparent, opted out":                 {on + "arrangement: transparent\n", shop(optedOut), false, ""},
-		"not wanted, so nothing is said of more": {others, shop(back, completed), false, ""},
+		"not wanted, so nothing is said of more": {others, shop(back), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wanted, why := InKernel(tc.file, confOf(t, tc.conf))
