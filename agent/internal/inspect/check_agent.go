@@ -95,20 +95,6 @@ func checkLink(f *facts, r *findings) string {
 	return f.want.Link.Name + " is up and has its addresses"
 }
 
-func checkListeners(f *facts, r *findings) string {
-	r.unreadable(f.socketsErr)
-	for _, s := range f.sockets {
-		owner := cmp.Or(s.holder, "a process that cannot be seen from here")
-		if s.wildcard {
-			r.warn("let it listen on its own addresses only; the agent serves its addresses anyway if it could bind them",
-				"%s listens on every address, also %s", owner, s.Target)
-		} else {
-			r.fail("stop it, or choose other addresses in the configuration", "%s listens on %s", owner, s.Target)
-		}
-	}
-	return "no other process listens on our addresses"
-}
-
 func checkRules(f *facts, r *findings) string {
 	switch {
 	case f.tableErr != nil:

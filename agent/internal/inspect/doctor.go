@@ -65,7 +65,6 @@ func checks() []check {
 		{"config", checkConfig, onEvery},
 		{"agent", checkAgent, onEvery},
 		{"link", checkLink, onSteered},
-		{"port 53", checkListeners, onSteered},
 		{"rules", checkRules, onSteered},
 		{"firewall", checkFirewall, onSteered},
 		{"leases", checkLeases, onSteered},

@@ -157,9 +157,8 @@ func faultyNodes() map[string]func(*facts) {
 		"table-gone":   func(f *facts) { f.present, f.leases = false, nil },
 		"port-taken": func(f *facts) {
 			f.leases, f.agent.Serving = nil, false
-			f.agent.Faults = map[string]string{"server": "listen on udp 169.254.20.11:53: address already in use: held by dnsmasq (pid 9)"}
+			f.agent.Faults = map[string]string{"server": "listen on udp 169.254.20.11:53: address already in use: on the node, ss -lnp 'sport = :53' shows the process that has it"}
 			f.lostLeases("no answer yet", steer.UDP, steer.TCP)
-			f.sockets = []socket{{Target: f.want.Targets()[0], holder: "dnsmasq (pid 9)"}, {Target: f.want.Targets()[1], wildcard: true}}
 		},
 		"firewall": func(f *facts) {
 			f.leases = f.leases[1:]
@@ -279,7 +278,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.kubeProxy, f.kubeProxyWanted = "nftables", "ipvs"
 		},
 		"unseen": func(f *facts) {
-			f.linkErr, f.socketsErr, f.tableErr, f.chainsErr, f.network.err = errDenied, errDenied, errDenied, errDenied, errDenied
+			f.linkErr, f.tableErr, f.chainsErr, f.network.err = errDenied, errDenied, errDenied, errDenied
 		},
 	}
 }

@@ -17,10 +17,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/node/link"
-	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/corefile"
-	"github.com/neardns/neardns/internal/dns/portowners"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -39,8 +37,6 @@ type facts struct {
 	holder        int      // PID of the process that holds the state folder's lock; 0 if unknown
 	linkDrift     []string
 	linkErr       error
-	sockets       []socket // sockets of other programs on port 53 of the agent's addresses, or of every address
-	socketsErr    error
 	tableDrift    []string
 	verified      []netip.Addr // cluster DNS addresses whose fallback was recorded as verified
 	verifiedErr   error
@@ -66,13 +62,6 @@ type surroundings struct {
 	hosts              Hosts
 	kernel             kernelSettings
 	unwritable         map[string]string // by folder: why it cannot be written; "" if it can
-}
-
-// socket is a socket of another program.
-type socket struct {
-	plan.Target
-	wildcard bool   // the socket listens on every address
-	holder   string // "" if unknown
 }
 
 // kernelSettings has kernel settings that influence where packets go, and the fill of the conntrack table.
@@ -113,7 +102,6 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	queries.Go(func() { f.upstreams, f.fallbacks = in.queryServers(ctx, f.want, f.up) })
 	queries.Go(func() { f.compared = in.compare(ctx, f.want) })
 	f.linkDrift, f.linkErr = link.Verify(link.Config{Name: f.want.Link.Name, Addresses: f.want.Addresses()})
-	f.sockets, f.socketsErr = sockets(f.want.Targets())
 	f.verifyTable()
 	proof, _, err := nodestate.ProofFile(f.want.Folders.Persist).Read()
 	f.verified, f.verifiedErr = proof.ClusterDNS, err
@@ -148,30 +136,6 @@ func (in *Inspector) holder() int {
 		return 0
 	}
 	return pid
-}
-
-// sockets returns the sockets of other programs on port 53 of the agent's addresses, or of every address. The sockets of agents are left
-// out, because the lock ensures that only one agent serves.
-func sockets(targets []plan.Target) (out []socket, _ error) {
-	listed := map[string]bool{}
-	for _, t := range targets {
-		exact, wildcard, err := portowners.Find(t.Protocol.String(), netip.AddrPortFrom(t.Address, 53))
-		if err != nil {
-			return out, err
-		}
-		for _, owner := range exact {
-			if !strings.HasPrefix(owner, "neardns-agent ") {
-				out = append(out, socket{Target: t, holder: owner})
-			}
-		}
-		for _, owner := range wildcard {
-			if key := owner + t.Protocol.String(); !listed[key] {
-				listed[key] = true
-				out = append(out, socket{Target: t, holder: owner, wildcard: true})
-			}
-		}
-	}
-	return out, nil
 }
 
 // verifyTable compares the host's rules with those that the configuration wants.

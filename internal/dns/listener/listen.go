@@ -7,30 +7,25 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/internal/dns/portowners"
+	"github.com/neardns/neardns/internal/dns/procnet"
 )
 
 // BusyError is the error for an address on which the server cannot listen.
 type BusyError struct {
 	Address  netip.AddrPort
-	Protocol string   // udp, tcp
-	Holders  []string // processes that have the port, as far as they can be seen from here
+	Protocol string // udp, tcp
 	Err      error
 }
 
 func (e *BusyError) Error() string {
 	msg := fmt.Sprintf("listen on %s %s: %v", e.Protocol, e.Address, rootCause(e.Err))
 	switch {
-	case errors.Is(e.Err, syscall.EADDRINUSE) && len(e.Holders) > 0:
-		return msg + ": held by " + strings.Join(e.Holders, ", ")
 	case errors.Is(e.Err, syscall.EADDRINUSE):
-		return fmt.Sprintf("%s: the process that holds it is not visible from here: on the node, run ss -lnp 'sport = :%d'",
-			msg, e.Address.Port())
+		return fmt.Sprintf("%s: on the node, ss -lnp 'sport = :%d' shows the process that has it", msg, e.Address.Port())
 	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
 		return msg + ": the address is on no link of this host (or its IPv6 duplicate check has not ended)"
 	case errors.Is(e.Err, syscall.EACCES):
@@ -107,13 +102,13 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
 	f, err := bind(ctx, protocol, at, options{transparent: transparent})
 	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
-		return f, asBusy(protocol, at, portowners.Sockets{}, err)
+		return f, asBusy(protocol, at, err)
 	}
-	found, procErr := portowners.At(protocol, at)
-	if procErr == nil && len(found.Exact) == 0 && len(found.Wildcard) > 0 {
+	exact, wildcard, procErr := procnet.Bound(protocol, at)
+	if procErr == nil && !exact && wildcard {
 		f, err = bind(ctx, protocol, at, options{transparent: transparent, share: true})
 	}
-	return f, asBusy(protocol, at, found, err)
+	return f, asBusy(protocol, at, err)
 }
 
 // options are socket options that are set before the socket is bound.
@@ -145,11 +140,11 @@ func bind(ctx context.Context, protocol string, ap netip.AddrPort, o options) (*
 	return s.File()
 }
 
-func asBusy(protocol string, ap netip.AddrPort, found portowners.Sockets, err error) error {
+func asBusy(protocol string, ap netip.AddrPort, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &BusyError{Address: ap, Protocol: protocol, Err: err, Holders: found.Owners()}
+	return &BusyError{Address: ap, Protocol: protocol, Err: err}
 }
 
 func (o options) set(fd int, is4 bool) error {

@@ -112,8 +112,8 @@ var (
 )
 
 // Start listens on every address over UDP and TCP, and serves with the plugin chain that build makes. It serves all addresses or, if it
-// returns an error, none; ErrStarted changes nothing. For an address that is in use, the error has a *BusyError with the processes that
-// have it, if they are visible. ctx limits only the start.
+// returns an error, none; ErrStarted changes nothing. For an address that cannot be used, the error has a *BusyError. ctx limits only the
+// start.
 //
 // inherited are listening sockets of another process, which are served with the queries that wait in them. An address and protocol without
 // one gets a new socket. Start closes all files of inherited; the server has copies of those that it serves.

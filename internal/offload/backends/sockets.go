@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/neardns/neardns/internal/dns/portowners"
+	"github.com/neardns/neardns/internal/dns/procnet"
 )
 
 // socket is one line of the kernel's list of UDP sockets.
@@ -23,7 +23,7 @@ func sockets(text string) []socket {
 		if len(f) < 10 {
 			continue
 		}
-		remote, ok := portowners.ParseAddr(f[2])
+		remote, ok := procnet.ParseAddr(f[2])
 		inode, err := strconv.ParseUint(f[9], 10, 64)
 		if ok && err == nil {
 			out = append(out, socket{remote, inode})
