@@ -18,7 +18,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
-	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/internal/offload/bpf"
 	"github.com/neardns/neardns/internal/offload/podlinks"
@@ -36,9 +35,6 @@ const (
 
 // kernelAnswers is the maximum number of entries that the kernel program serves. A node has some hundreds of hot names.
 const kernelAnswers = 4096
-
-// oneGroup is the one group of entries that all addresses serve: in the role `node`, every server block answers at every address.
-const oneGroup = 1
 
 // kernel enables, checks and disables kernel hits as the configuration wants. One goroutine calls run. Other goroutines may call pause,
 // count, status, series and reportBroken at any time. These methods, run and reconcile lock mu; callers of other methods that use the
@@ -157,7 +153,7 @@ func (k *kernel) openLevel() error {
 	k.level = level
 	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Count: k.clients.AnsweredInKernel,
 		AllowOthers: k.transparent != nil, Refusals: k.refusals}
-	if err := k.serve(k.served()); err != nil {
+	if err := level.Serve(k.served()); err != nil {
 		return err
 	}
 	if err := level.Test(); err != nil {
@@ -177,20 +173,12 @@ func (k *kernel) openLevel() error {
 	return nil
 }
 
-func (k *kernel) serve(addresses []netip.AddrPort) error {
-	groups := map[netip.AddrPort]uint32{}
-	for _, a := range addresses {
-		groups[a] = oneGroup
-	}
-	return k.level.Serve(groups)
-}
-
 // attach attaches the BPF program to the links of the pods that should have it. It does nothing if its input has not changed, except for
 // a full check every kernelFull.
 func (k *kernel) attach(conf *config.Node) error {
 	now := kernelInput{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
 	if !slices.Equal(now.served, k.seen.served) {
-		if err := k.serve(now.served); err != nil {
+		if err := k.level.Serve(now.served); err != nil {
 			return err
 		}
 		k.seen.served = now.served
@@ -435,20 +423,9 @@ func (kernelTable) Now() time.Duration { return bpf.Now() }
 
 // Put implements offload.Kernel.
 func (b kernelTable) Put(l offload.Item) error {
-	return b.Level.Put(&bpf.Answer{Group: oneGroup, Generation: b.Generation(), Key: l.Key, Entry: l.Entry, Expires: l.Expires, Until: l.Until,
+	return b.Level.Put(&bpf.Answer{Key: l.Key, Entry: l.Entry, Expires: l.Expires, Until: l.Until,
 		Rotate: l.Rotate, Size: l.Size, Series: seriesOf(l)})
 }
-
-// Remove implements offload.Kernel.
-func (b kernelTable) Remove(key *msg.Key) error { return b.Level.Remove(oneGroup, key) }
-
-// Hits implements offload.Kernel.
-func (b kernelTable) Hits(each func(question string, hits uint64)) error {
-	return b.Level.Hits(func(_ uint32, question string, hits uint64) { each(question, hits) })
-}
-
-// HitsOf implements offload.Kernel.
-func (b kernelTable) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
 
 // series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes.
 func series() []telemetry.KernelSeries {

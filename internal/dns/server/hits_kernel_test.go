@@ -40,9 +40,9 @@ func kernelLevel(t testing.TB, servers ...netip.Addr) *bpf.Level {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close(); bpf.Sweep(folder) })
-	serve := map[netip.AddrPort]uint32{}
+	var serve []netip.AddrPort
 	for _, s := range servers {
-		serve[netip.AddrPortFrom(s, 53)] = 1
+		serve = append(serve, netip.AddrPortFrom(s, 53))
 	}
 	if err := l.Serve(serve); err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint
 		t.Fatal(err)
 	}
 	end := bpf.Now() + time.Duration(ttl)*time.Second
-	err = l.Put(&bpf.Answer{Group: 1, Generation: l.Generation(), Key: &q.Key, Entry: e, Expires: end, Until: end, Rotate: true, Size: size})
+	err = l.Put(&bpf.Answer{Key: &q.Key, Entry: e, Expires: end, Until: end, Rotate: true, Size: size})
 	if err != nil && !errors.Is(err, bpf.ErrUnfit) {
 		t.Fatal(err)
 	}

@@ -16,19 +16,11 @@ import (
 
 // kept is what the agent remembers of an answer's slot in the kernel maps. If section is "", the slot is empty.
 type kept struct {
-	group    uint32        // as in Answer.Group
 	section  string        // the question section in lower case
 	place    uint64        // as objectControl.place returns it
 	expires  time.Duration // as in Answer.Expires
 	reported uint64        // value of the slot's hit counter when Hits or HitsOf last read it
 	lastSeen uint64        // value of the slot's hit counter when eviction last read it
-}
-
-func keptOf(s *objectSlot, c *objectControl) kept {
-	if s.Generation != c.Generation {
-		return kept{}
-	}
-	return kept{group: s.Group, section: s.section(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
 }
 
 // place returns where the kernel map of places lists the answer with this hash: the lower 32 bits are the number of the bucket, the upper
@@ -44,15 +36,7 @@ func Now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Generation returns the current generation of answers. Put drops an answer of another one.
-func (l *Level) Generation() uint32 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.control.Generation
-}
-
-// Invalidate revokes all answers with one write to the map: it raises the generation. Answers that were prepared for the old generation
-// and reach Put later are dropped.
+// Invalidate revokes all answers with one write to the map: it raises the generation.
 func (l *Level) Invalidate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,21 +63,18 @@ func (l *Level) Invalidate() error {
 }
 
 // Put adds an answer, or replaces the one with the same key. If no slot of the needed size is free, or the answer's bucket is full, it
-// evicts another answer, if possible one without recent hits. It drops an answer of another generation, and returns nil. If the kernel
-// program cannot serve the answer, Put returns ErrUnfit and removes the previous answer of that key.
+// evicts another answer, if possible one without recent hits. If the kernel program cannot serve the answer, Put returns ErrUnfit and
+// removes the previous answer of that key.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.put(a)
+	return l.put(everyGroup, a)
 }
 
-func (l *Level) put(a *Answer) error {
+func (l *Level) put(group uint32, a *Answer) error {
 	var s objectSlot
-	if err := s.fill(a); err != nil {
-		return errors.Join(err, l.remove(a.Group, a.Key))
-	}
-	if a.Generation != l.control.Generation {
-		return nil
+	if err := s.fill(group, a); err != nil {
+		return errors.Join(err, l.remove(group, a.Key))
 	}
 	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // the turn of rotated addresses is no secret
 	small, place := s.small(), l.control.place(s.hash(&l.control))
@@ -112,8 +93,7 @@ func (l *Level) put(a *Answer) error {
 		return err
 	}
 	old := l.kept[at]
-	l.kept[at] = keptOf(&s, &l.control)
-	l.kept[at].reported, l.kept[at].lastSeen = old.reported, old.lastSeen
+	l.kept[at] = kept{section: s.section(), place: place, expires: a.Expires, reported: old.reported, lastSeen: old.lastSeen}
 	if !moves {
 		return nil
 	}
@@ -152,15 +132,6 @@ func (l *Level) write(at int, s *objectSlot) error {
 	slots, key := l.slot(at)
 	if err := slots.Update(key, s.memory(l.isSmall(at)), ebpf.UpdateLock); err != nil {
 		return fmt.Errorf("write slot %d: %w", at, err)
-	}
-	return nil
-}
-
-// read reads a slot atomically.
-func (l *Level) read(at int, s *objectSlot) error {
-	slots, key := l.slot(at)
-	if err := slots.LookupWithFlags(key, s.memory(l.isSmall(at)), ebpf.LookupLock); err != nil {
-		return fmt.Errorf("read slot %d: %w", at, err)
 	}
 	return nil
 }
@@ -282,10 +253,10 @@ func (l *Level) forget(at int) error {
 }
 
 // Remove removes an answer by its key. Once it returns, no query is answered from it.
-func (l *Level) Remove(group uint32, k *msg.Key) error {
+func (l *Level) Remove(k *msg.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.remove(group, k)
+	return l.remove(everyGroup, k)
 }
 
 func (l *Level) remove(group uint32, k *msg.Key) error {
@@ -296,7 +267,7 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	return l.clear(at)
 }
 
-// clear is forget, and also clears the slot in the kernel. Otherwise the program, which may have just found the slot, or restore uses it.
+// clear is forget, and also clears the slot in the kernel. Otherwise the program, which may have just found the slot, uses it.
 func (l *Level) clear(at int) error { return errors.Join(l.write(at, &objectSlot{}), l.forget(at)) }
 
 // find returns the number of the slot with the answer for a key.
@@ -320,7 +291,7 @@ func (l *Level) Len() int {
 
 // Hits calls each for every answer that had hits since they were last reported, by Hits or HitsOf. section is the query's question section
 // in lower case. each must not call the level.
-func (l *Level) Hits(each func(group uint32, section string, hits uint64)) error {
+func (l *Level) Hits(each func(section string, hits uint64)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keys, values := make([]uint32, len(l.kept)), make([]uint64, len(l.kept))
@@ -333,17 +304,17 @@ func (l *Level) Hits(each func(group uint32, section string, hits uint64)) error
 		hits := values[i] - k.reported
 		k.reported = values[i]
 		if hits > 0 && k.section != "" {
-			each(k.group, k.section, hits)
+			each(k.section, hits)
 		}
 	}
 	return nil
 }
 
 // HitsOf returns the hits of one answer since they were last reported, by Hits or HitsOf.
-func (l *Level) HitsOf(group uint32, k *msg.Key) (uint64, error) {
+func (l *Level) HitsOf(k *msg.Key) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, there := l.find(group, k)
+	at, there := l.find(everyGroup, k)
 	if !there {
 		return 0, nil
 	}

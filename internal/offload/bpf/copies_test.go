@@ -29,7 +29,7 @@ func openCopying(t testing.TB) *Level {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group, at53(server6): group}); err != nil {
+	if err := l.Serve([]netip.AddrPort{at53(server4), at53(server6)}); err != nil {
 		t.Fatal(err)
 	}
 	note(t, l, loopback)
@@ -230,7 +230,7 @@ func TestServedPorts(t *testing.T) {
 	high := bytes.Clone(frame)
 	high[14+20+2], high[14+20+3] = 5353>>8, 5353&0xff
 	wantPassed(t, l, high, nil)
-	if err := l.Serve(map[netip.AddrPort]uint32{netip.AddrPortFrom(server4, 5353): group}); err != nil {
+	if err := l.Serve([]netip.AddrPort{netip.AddrPortFrom(server4, 5353)}); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)

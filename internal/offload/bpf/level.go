@@ -106,8 +106,8 @@ func version(o Options) string {
 	return name
 }
 
-// Open loads the maps and programs and pins them, or reuses the pinned ones of the same build and size. It attaches nothing. The pins of
-// other builds stay until Retire or Sweep.
+// Open loads the maps and programs and pins them, or reuses the pinned ones of the same build and size, and revokes all their answers.
+// It attaches nothing. The pins of other builds stay until Retire or Sweep.
 func Open(o Options) (*Level, error) {
 	if o.Folder == "" {
 		o.Folder = DefaultFolder
@@ -128,12 +128,12 @@ func Open(o Options) (*Level, error) {
 		err = l.pin(o)
 	}
 	if err == nil {
-		err = l.restore(!there)
+		err = l.begin()
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
 	}
-	l.log.Info("kernel program and maps loaded or reused", "reused_pinned", there, "entries", len(l.byPlace), "small_slots", o.Entries)
+	l.log.Info("kernel program and maps loaded or reused", "reused_pinned", there, "small_slots", o.Entries)
 	return l, nil
 }
 
@@ -233,59 +233,16 @@ func (l *Level) pin(o Options) error {
 	return nil
 }
 
-// restore fills the Level's fields from the kernel maps, which are empty when just made, and corrects the map of places.
-func (l *Level) restore(empty bool) error {
-	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
-		return fmt.Errorf("read the control: %w", err)
+// begin revokes what another process left in the maps. Its places may stay: they lead to slots of an old generation, and setPlace writes a
+// bucket as a whole.
+func (l *Level) begin() error {
+	if err := l.Invalidate(); err != nil {
+		return err
 	}
 	for at := range l.kept {
-		if empty {
-			l.release(at)
-			continue
-		}
-		var s objectSlot
-		if err := l.read(at, &s); err != nil {
-			return err
-		}
-		k := keptOf(&s, &l.control)
-		if _, twice := l.byPlace[k.place]; k.section == "" || twice || !l.buckets[uint32(k.place)].add(k.place, at) {
-			l.release(at)
-			continue
-		}
-		l.kept[at], l.byPlace[k.place] = k, at
+		l.release(at)
 	}
-	if empty {
-		return nil
-	}
-	// The slots' counters have the hits of earlier processes and answers. Do not report those.
-	return errors.Join(l.Hits(func(uint32, string, uint64) {}), l.tidy())
-}
-
-// add enters slot at into the agent's copy of a bucket, and returns false if the bucket is full.
-func (b *objectBucket) add(place uint64, at int) bool {
-	way := slices.Index(b.Places[:], 0)
-	if way >= 0 {
-		b.Places[way] = place>>32<<32 | uint64(at+1)
-	}
-	return way >= 0
-}
-
-// tidy writes the buckets that restore computed to the kernel map of places, if they differ, because two processes may have written to the
-// map at the same time.
-func (l *Level) tidy() error {
-	for i, want := range l.buckets {
-		var b objectBucket
-		if err := l.objects.Places.Lookup(uint32(i), &b); err != nil {
-			return fmt.Errorf("read places: %w", err)
-		}
-		if b == want {
-			continue
-		}
-		if err := l.objects.Places.Put(uint32(i), &want); err != nil {
-			return fmt.Errorf("write a place: %w", err)
-		}
-	}
-	return nil
+	return l.Hits(func(string, uint64) {}) // the slots' counters have the hits of earlier answers; do not report those
 }
 
 // Beat writes a heartbeat, which shows the kernel program that the agent runs; call it each second. A pod whose sampled queries get no
@@ -300,9 +257,8 @@ func (l *Level) Beat() error {
 // Close closes the descriptors of maps and program. The attached program keeps running.
 func (l *Level) Close() error { return l.objects.Close() }
 
-// Serve sets the addresses to which the program answers queries, each with the group of answers that it serves; group 0 is for Test.
-// Queries to any other address are no longer answered.
-func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
+// Serve sets the addresses to which the program answers queries. Queries to any other address are no longer answered.
+func (l *Level) Serve(addresses []netip.AddrPort) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var gone []netip.AddrPort
@@ -310,7 +266,7 @@ func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	var group uint32
 	all := l.objects.Served.Iterate()
 	for all.Next(&key, &group) {
-		if _, there := addresses[key.addrPort()]; !there {
+		if !slices.Contains(addresses, key.addrPort()) {
 			gone = append(gone, key.addrPort())
 		}
 	}
@@ -322,8 +278,8 @@ func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 			return err
 		}
 	}
-	for a, group := range addresses {
-		if err := l.serve(a, group); err != nil {
+	for _, a := range addresses {
+		if err := l.serve(a, everyGroup); err != nil {
 			return err
 		}
 	}

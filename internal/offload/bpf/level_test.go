@@ -96,7 +96,7 @@ func TestMoves(t *testing.T) {
 			t.Fatalf("step %d, %d records: %d answers, slots %d", i, records, l.Len(), got)
 		}
 	}
-	if err := l.Remove(group, last.Key); err != nil {
+	if err := l.Remove(last.Key); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)
@@ -146,7 +146,7 @@ func TestFullBucket(t *testing.T) {
 	}
 	// An evicted answer that was removed later does not come back when another process opens the level.
 	for _, a := range answers {
-		testutil.Must(t, l.Remove(group, a.Key))
+		testutil.Must(t, l.Remove(a.Key))
 	}
 	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 64, Log: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)
@@ -204,7 +204,7 @@ func numbered(t testing.TB, i int) (Answer, []byte) {
 func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
 	t.Helper()
 	var s objectSlot
-	if err := s.fill(a); err != nil {
+	if err := s.fill(everyGroup, a); err != nil {
 		t.Fatal(err)
 	}
 	return uint32(l.control.place(s.hash(&l.control)))
@@ -275,9 +275,9 @@ func TestHits(t *testing.T) {
 		want[string(q)] = uint64(i)
 	}
 	for range 2 {
-		err := l.Hits(func(g uint32, q string, hits uint64) {
-			if g != group || want[q] != hits || hits == 0 {
-				t.Errorf("group %d, %q: %d hits, want %d", g, q, hits, want[q])
+		err := l.Hits(func(q string, hits uint64) {
+			if want[q] != hits || hits == 0 {
+				t.Errorf("%q: %d hits, want %d", q, hits, want[q])
 			}
 			delete(want, q)
 		})
@@ -293,9 +293,12 @@ func TestHits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	a, _ := numbered(t, 4)
-	if n, err := next.HitsOf(a.Group, a.Key); err != nil || n != 0 {
-		t.Errorf("the next process reports %d earlier hits, %v", n, err)
+	for i := range 8 { // in every slot
+		a, _ := numbered(t, i)
+		put(t, next, a)
+		if n, err := next.HitsOf(a.Key); err != nil || n != 0 {
+			t.Errorf("the next process reports %d earlier hits, %v", n, err)
+		}
 	}
 	counts, err := l.Counts()
 	if err != nil {
@@ -318,7 +321,7 @@ func TestHitsOf(t *testing.T) {
 	put(t, l, a)
 	of := func(a Answer, want uint64) {
 		t.Helper()
-		if got, err := l.HitsOf(a.Group, a.Key); err != nil || got != want {
+		if got, err := l.HitsOf(a.Key); err != nil || got != want {
 			t.Errorf("%d hits, %v; want %d", got, err, want)
 		}
 	}
@@ -333,13 +336,13 @@ func TestHitsOf(t *testing.T) {
 	put(t, l, b)
 	run(t, l, other, nil)
 	told := uint64(0)
-	if err := l.Hits(func(_ uint32, _ string, hits uint64) { told += hits }); err != nil || told != 2 {
+	if err := l.Hits(func(_ string, hits uint64) { told += hits }); err != nil || told != 2 {
 		t.Errorf("%d hits, %v", told, err)
 	}
 	of(a, 0)
 	of(b, 0)
 	run(t, l, frame, nil)
-	if err := l.Remove(a.Group, a.Key); err != nil {
+	if err := l.Remove(a.Key); err != nil {
 		t.Fatal(err)
 	}
 	of(a, 0)
@@ -357,7 +360,6 @@ func TestInvalidateBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	a, frame := numbered(t, 1)
-	a.Generation = other.Generation()
 	put(t, other, a)
 	wantAnswered(t, l, frame, a)
 	if err := l.Invalidate(); err != nil {
@@ -372,14 +374,14 @@ func TestServe(t *testing.T) {
 	a, frame := numbered(t, 1)
 	put(t, l, a)
 	wantAnswered(t, l, frame, a)
-	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group + 1, at53(server6): group}); err != nil {
+	if err := l.serve(at53(server4), trialGroup); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)
 	if got := passed(t, l)[Unknown]; got != 1 {
 		t.Errorf("%d passed as unknown", got)
 	}
-	if err := l.Serve(map[netip.AddrPort]uint32{at53(server6): group}); err != nil {
+	if err := l.Serve([]netip.AddrPort{at53(server6)}); err != nil {
 		t.Fatal(err)
 	}
 	wantPassed(t, l, frame, nil)

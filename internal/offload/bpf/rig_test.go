@@ -25,8 +25,6 @@ var (
 	server6, client6 = netip.MustParseAddr("fd00:90de:d95::b"), netip.MustParseAddr("fd00:244::7")
 )
 
-const group = 3
-
 // bpffs mounts a BPF file system for one test.
 func bpffs(t testing.TB) string {
 	t.Helper()
@@ -59,7 +57,7 @@ func open(t testing.TB, entries int) *Level {
 			t.Error(err)
 		}
 	})
-	if err := l.Serve(map[netip.AddrPort]uint32{at53(server4): group, at53(server6): group}); err != nil {
+	if err := l.Serve([]netip.AddrPort{at53(server4), at53(server6)}); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -112,7 +110,7 @@ func entryOf(t testing.TB, m *dns.Msg) Answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Answer{Group: group, Generation: 1, Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour, FixedTTL: 30}
+	return Answer{Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour, FixedTTL: 30}
 }
 
 func keyOf(t testing.TB, q dns.Question) *msg.Key {

@@ -24,26 +24,30 @@ var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is a cache entry with the settings by which it is served.
 type Answer struct {
-	Group      uint32 // as in Serve
-	Generation uint32 // the Level's Generation when this answer was prepared
-	Key        *msg.Key
-	Entry      *answers.Entry
-	Expires    time.Duration // on the clock of Now: when Entry.Left becomes 0
-	Until      time.Duration // on the clock of Now: from then on the program passes the queries on, so that the entry can be refreshed
-	FixedTTL   uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
-	Rotate     bool          // each answer begins with another one of the entry's addresses
-	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
-	Series     uint16        // index in Counts, below SeriesMost; Test uses SeriesMost
+	Key      *msg.Key
+	Entry    *answers.Entry
+	Expires  time.Duration // on the clock of Now: when Entry.Left becomes 0
+	Until    time.Duration // on the clock of Now: from then on the program passes the queries on, so that the entry can be refreshed
+	FixedTTL uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
+	Rotate   bool          // each answer begins with another one of the entry's addresses
+	Size     uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
+	Series   uint16        // index in Counts, below SeriesMost; Test uses SeriesMost
 }
+
+// Groups of answers: the program serves an answer at the addresses of its group only.
+const (
+	trialGroup = 0 // for Test
+	everyGroup = 1 // for every other answer: in the role `node`, every server block answers at every address
+)
 
 // SeriesMost is the number of series for which Counts returns hits. The program has one more series, for Test.
 const SeriesMost = 255
 
-// fill encodes an answer into a slot.
-func (s *objectSlot) fill(a *Answer) error {
+// fill encodes an answer of a group into a slot.
+func (s *objectSlot) fill(group uint32, a *Answer) error {
 	q, do, cd := a.Key.Section()
 	message := a.Entry.Layout()
-	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && a.Group != trialGroup {
+	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && group != trialGroup {
 		return ErrUnfit
 	}
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
@@ -55,7 +59,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	if len(tail) == 0 || len(tail) > maxTail {
 		return ErrUnfit
 	}
-	s.Group, s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = a.Group, uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
+	s.Group, s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = group, uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
 	if s.EdnsMost == 0 {
 		s.EdnsMost = 1<<16 - 1
 	}

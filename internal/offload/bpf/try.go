@@ -23,7 +23,6 @@ var (
 const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
-	trialGroup  = 0
 	trialTime   = 30 * time.Second // as offload.MaxTime
 	trialSeries = SeriesMost       // for the hits of Test, so that no client's series counts them
 )
@@ -116,9 +115,8 @@ func (l *Level) Test() (err error) {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
-	a := Answer{Group: trialGroup, Generation: l.control.Generation, Series: trialSeries,
-		Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl}
-	if err := l.put(&a); err != nil {
+	a := Answer{Series: trialSeries, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl}
+	if err := l.put(trialGroup, &a); err != nil {
 		return err
 	}
 	if err := l.serve(netip.AddrPortFrom(trialServer4, dnsPort), trialGroup); err != nil {
@@ -131,7 +129,7 @@ func (l *Level) Test() (err error) {
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
 	}
 	a.Expires, a.Until = Now()+trialTime, Now()+trialTime
-	if err := l.put(&a); err != nil {
+	if err := l.put(trialGroup, &a); err != nil {
 		return err
 	}
 	for _, server := range []netip.Addr{trialServer4, trialServer6} {
