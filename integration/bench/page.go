@@ -109,7 +109,7 @@ func (r *report) page() string {
 func (r *report) proposalTable() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| Test Type | Program | Caching | QPS |\n| --- | --- | --- | ---: |\n")
-	rows := 0
+	head := b.Len()
 	for _, test := range [][3]string{
 		{"W1", "Multiple services(20)", "Yes"}, {"W12", "External queries", "Yes"}, {"W10", "Single Service", "Yes"},
 		{"W11", "Single NXDomain", "Yes"}, {workload.Miss, "Multiple services", "No"},
@@ -117,11 +117,10 @@ func (r *report) proposalTable() string {
 		for _, s := range r.servers() {
 			if qps := r.median(cellKey{test[0], "full", "qps"}, s); !math.IsNaN(qps) {
 				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", test[1], s, test[2], thousands(qps))
-				rows++
 			}
 		}
 	}
-	if rows == 0 {
+	if b.Len() == head {
 		return ""
 	}
 	return b.String()

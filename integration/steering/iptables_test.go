@@ -46,11 +46,13 @@ func (n *node) wantRules(ns *testutil.NetNS, when string, iptablesRules bool) {
 	})
 }
 
-// TestBackendChanges: a back end stays while a pod is steered by it, whatever the configuration names. After cleanup the next one comes, and
-// nothing of either is left.
+// TestBackendChanges: a back end stays while a pod is steered by it, whatever the configuration names. After cleanup the next one comes,
+// and nothing of either is left.
 func TestBackendChanges(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
-	for backend, other := range map[string]string{nftables: string(iptables.NFT), string(iptables.NFT): nftables, string(iptables.Legacy): nftables} {
+	for backend, other := range map[string]string{
+		nftables: string(iptables.NFT), string(iptables.NFT): nftables, string(iptables.Legacy): nftables,
+	} {
 		kept := map[bool]string{true: "", false: backend}[backend == nftables]
 		n.setup.backend = kept
 		p := n.addPod(nil)

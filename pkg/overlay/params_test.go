@@ -11,10 +11,10 @@ import (
 
 // The annotation is JSON, or YAML as kubectl reads it.
 func TestParams(t *testing.T) {
-	const want = `search: [a.b]
+	const flow = `search: [a.b]
 options: [{name: ndots, value: "2"}, {name: edns0}]`
 	for _, text := range []string{
-		want,
+		flow,
 		`{"search": ["a.b"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}`,
 		"---\n# as people write it\nsearch:\n- 'a.b' # quoted\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
 		"options: &o\n  - ndots:2\n  - \"edns0\"\nsearch:\n  - >-\n    a.b\n",
@@ -25,7 +25,8 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 			continue
 		}
 		o := resolvconf.Overlay{Settings: resolvconf.Settings{Searches: []string{"a.b"}, Options: []string{"ndots:2", "edns0"}}}
-		if d := cmp.Diff([]layer{{"annotation neardns.io/dns-params", o}}, w.layers, cmp.AllowUnexported(layer{}, resolvconf.Overlay{})); d != "" {
+		want := []layer{{"annotation neardns.io/dns-params", o}}
+		if d := cmp.Diff(want, w.layers, cmp.AllowUnexported(layer{})); d != "" {
 			t.Errorf("%s (-want +got):\n%s", text, d)
 		}
 	}
