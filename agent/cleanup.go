@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/spf13/cobra"
 
+	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/lifecycle"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 )
@@ -15,15 +18,12 @@ func cleanupCommand(e env) *cobra.Command {
 	hostRoot := fs.String("host-root", "/", "`FOLDER` where the host's root is mounted: neardns's lines in its etc/hosts and its BPF "+
 		"pins in sys/fs/bpf are removed; empty: etc/hosts stays as it is")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		conf, err := loadConfig(e, *path)
+		conf, err := config.Read(*path, e.Env)
 		if err != nil {
-			return err
+			return badConfig(err)
 		}
-		p, _, _ := plan.Read(conf, e.ReadFile, "cleanup") // cleanup needs no upstreams, so an error in their files does not matter
-		if *linkName != "" {
-			p.Link.Name = *linkName
-		}
-		return ended(lifecycle.Clean(c.Context(), e, p, *cniConf, *hostRoot))
+		folders := plan.Folders{State: conf.StateDir, Persist: conf.PersistDir}
+		return ended(lifecycle.Clean(c.Context(), e, folders, cmp.Or(*linkName, conf.Link.Name), *cniConf, *hostRoot))
 	}
 	return c
 }

@@ -245,7 +245,13 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		}
 	}
 	wantNoFolders("after all of these")
-	ns.Run(bin, "cleanup", "--config", conf) // a second run finds nothing and succeeds
+	// A second run finds nothing and succeeds, also on a node that has left its cluster, where nothing is detected.
+	short := filepath.Join(dir, "short.yaml")
+	testutil.Must(t, os.WriteFile(short, []byte(head+"stateDir: "+dir+"/run\npersistDir: "+dir+"/lib\n"), 0o600))
+	if out, err := ns.TryRun("", bin, "config", "check", "--config", short); err == nil {
+		t.Errorf("this machine is no node, and the configuration is good: %s", out)
+	}
+	ns.Run(bin, "cleanup", "--config", short)
 	var r inspect.Status
 	out, _ := ns.TryRun("", bin, "status", "--config", conf, "--json")
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || r.Switch || r.Agent != nil {

@@ -277,15 +277,9 @@ func Default() Node {
 // Load reads the configuration file at path, adds detected and default values, and validates the result. If path is empty, it reads no
 // configuration file.
 func Load(path string, env Env) (*Node, error) {
-	n := Default()
-	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
-	var err error
-	if path != "" {
-		data, unreadable := env.ReadFile(path)
-		if unreadable != nil {
-			return nil, configfile.Unreadable(unreadable)
-		}
-		err = n.decode(path, data, env.LookupEnv)
+	n, err := Read(path, env)
+	if n == nil {
+		return nil, err
 	}
 	if err == nil {
 		err = n.detect(env)
@@ -304,7 +298,22 @@ func Load(path string, env Env) (*Node, error) {
 		}
 		return nil, strict.Sorted(err)
 	}
-	return &n, nil
+	return n, nil
+}
+
+// Read returns what the file at path sets, and defaults for the rest, without values that are detected on the node and without checks between
+// fields. It returns nil only if the file cannot be read. Cleanup needs no more, and works on a node that has left its cluster.
+func Read(path string, env Env) (*Node, error) {
+	n := Default()
+	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
+	if path == "" {
+		return &n, nil
+	}
+	data, err := env.ReadFile(path)
+	if err != nil {
+		return nil, configfile.Unreadable(err)
+	}
+	return &n, n.decode(path, data, env.LookupEnv)
 }
 
 // StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be read

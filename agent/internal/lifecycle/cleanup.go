@@ -28,11 +28,11 @@ import (
 
 // Clean removes what the plugin and the agents made on the node. Its steps are ordered so that no packet is sent to something already
 // removed. If a steered pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and the switch stays,
-// because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI configurations. hostRoot is
+// because that pod may still send queries to it. linkName is the link to remove. cniConf is the folder of CNI configurations. hostRoot is
 // where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean fails and removes nothing
 // (IsLocked). While the role `hosts` runs, Clean removes all but that role's lines, and then fails (IsLocked).
-func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
-	for _, l := range []plan.Lock{{Folder: p.Folders.State}, {}} { // the second one is an agent's in node-cache mode
+func Clean(ctx context.Context, e Env, folders plan.Folders, linkName, cniConf, hostRoot string) error {
+	for _, l := range []plan.Lock{{Folder: folders.State}, {}} { // the second one is an agent's in node-cache mode
 		lock, err := takeLock(l, fmt.Sprintf("process %d", os.Getpid()))
 		if errors.As(err, new(*LockedError)) {
 			return fmt.Errorf("%w: stop it first", err)
@@ -41,7 +41,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 		}
 		defer lock.Close() //nolint:errcheck // at exit
 	}
-	c := cleanup{env: e, plan: p, cniConf: cniConf, hostRoot: hostRoot}
+	c := cleanup{env: e, folders: folders, linkName: linkName, cniConf: cniConf, hostRoot: hostRoot}
 	for _, s := range c.steps() {
 		if err := s.do(ctx); err != nil {
 			return fmt.Errorf("remove %s: %w", s.what, err)
@@ -52,11 +52,11 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 
 // cleanup is the state of a running Clean.
 type cleanup struct {
-	env               Env
-	plan              plan.Plan
-	cniConf, hostRoot string
-	backend           rules.Kind
-	registry          *pods.Pods
+	env                         Env
+	folders                     plan.Folders
+	linkName, cniConf, hostRoot string
+	backend                     rules.Kind
+	registry                    *pods.Pods
 }
 
 // step is one step of Clean. Clean returns the first error, without doing the later steps.
@@ -69,12 +69,12 @@ func (c *cleanup) steps() []step {
 	return []step{
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
 		// Without this record the plugin steers no pod, even if a CNI configuration still has its entry (except with steer: always).
-		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.plan.Folders.Persist).Remove() }},
-		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
+		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.folders.Persist).Remove() }},
+		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
 		{"pods' tables", c.tables},
 		// Removed before the rules, because the installer's watch restores missing rules that this file describes.
-		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.plan.Folders.State).Remove() }},
+		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.folders.State).Remove() }},
 		{"the host's rules", c.hostRules},
 		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed prober without a netns
 		{"the link", c.link},
@@ -92,10 +92,10 @@ func (c *cleanup) say(format string, args ...any) {
 const keepsSwitch = "the host's packet rules stay for these pods; end the pods and run cleanup again"
 
 func (c *cleanup) nameservers(context.Context) (err error) {
-	if c.backend, err = inspect.Installed(c.plan.Folders.State); err != nil {
+	if c.backend, err = inspect.Installed(c.folders.State); err != nil {
 		return err
 	}
-	c.registry = pods.Open(c.plan.Folders.State, c.backend, slog.New(slog.DiscardHandler))
+	c.registry = pods.Open(c.folders.State, c.backend, slog.New(slog.DiscardHandler))
 	if err := c.registry.RestoreNameservers(c.hostRoot); err != nil {
 		return fmt.Errorf("%w: %s", err, keepsSwitch)
 	}
@@ -125,7 +125,7 @@ func (c *cleanup) hostRules(context.Context) error {
 }
 
 func (c *cleanup) link(context.Context) error {
-	name := c.plan.Link.Name
+	name := c.linkName
 	_, absent := net.InterfaceByName(name)
 	if err := link.Remove(link.Config{Name: name}); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *cleanup) link(context.Context) error {
 }
 
 func (c *cleanup) files(context.Context) error {
-	state, persist := c.plan.Folders.State, c.plan.Folders.Persist
+	state, persist := c.folders.State, c.folders.Persist
 	return errors.Join(
 		os.RemoveAll(filepath.Dir(podfile.Path(state, "x", "x"))),
 		os.RemoveAll(filepath.Join(state, nodestate.AgentSocketName)), // no error if a file is absent, as with the following ones
@@ -158,10 +158,10 @@ func (c *cleanup) files(context.Context) error {
 
 func (c *cleanup) hosts(ctx context.Context) (err error) {
 	if c.hostRoot != "" {
-		err = removeHosts(ctx, c.plan.Folders.State, c.hostRoot, c.say)
+		err = removeHosts(ctx, c.folders.State, c.hostRoot, c.say)
 	}
 	// Remove fails, and the folder stays, if it has other files or is a mount point.
-	for _, dir := range []string{c.plan.Folders.State, c.plan.Folders.Persist} {
+	for _, dir := range []string{c.folders.State, c.folders.Persist} {
 		_ = os.Remove(dir)
 	}
 	return err
