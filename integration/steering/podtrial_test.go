@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -14,24 +15,50 @@ import (
 )
 
 // TestPodTrialNeedsNoUpstream: whether a pod's path to the agent works is decided without any upstream, whatever these do with queries of a
-// class that they do not serve. A pod that ran before is adopted, a bypassed pod comes back, and no trial is forwarded.
+// class that they do not serve, or with all queries. A pod that ran before is adopted, a bypassed one comes back, and no trial is forwarded.
 func TestPodTrialNeedsNoUpstream(t *testing.T) {
-	for name, answer := range map[string]func(q testutil.Question) *dns.Msg{
-		"drops it":   func(testutil.Question) *dns.Msg { return nil },
-		"refuses it": func(q testutil.Question) *dns.Msg { return new(dns.Msg).SetRcode(q.Msg, dns.RcodeRefused) },
+	const trials = ".probe.neardns.invalid."
+	for name, row := range map[string]struct {
+		every  bool // the server outside of the cluster answers every query so, and else those of class CHAOS
+		answer func(testutil.Question, *testutil.DNSServer) *dns.Msg
+	}{
+		"drops CHAOS": {answer: func(testutil.Question, *testutil.DNSServer) *dns.Msg { return nil }},
+		"refuses CHAOS": {answer: func(q testutil.Question, _ *testutil.DNSServer) *dns.Msg {
+			return new(dns.Msg).SetRcode(q.Msg, dns.RcodeRefused)
+		}},
+		"silent": {every: true, answer: func(testutil.Question, *testutil.DNSServer) *dns.Msg { return nil }},
+		"slow": {every: true, answer: func(q testutil.Question, s *testutil.DNSServer) *dns.Msg {
+			q.Late(2 * time.Second)
+			return s.Answer(q)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, setup{external: true, proven: true, adopt: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
-			for _, s := range []*testutil.DNSServer{n.External, n.DNS} {
+			handle := func(s *testutil.DNSServer, answer func(q testutil.Question, trial bool) *dns.Msg) {
 				s.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
 					if q.Msg.Question[0].Qclass == dns.ClassCHAOS {
 						t.Errorf("a trial is forwarded: %s", &q.Msg.Question[0])
-						return answer(q)
+						return row.answer(q, s)
 					}
-					return s.Answer(q)
+					return answer(q, strings.HasSuffix(q.Name, trials))
 				}})
 			}
+			handle(n.External, func(q testutil.Question, trial bool) *dns.Msg {
+				if trial {
+					t.Errorf("a trial is forwarded: %s", &q.Msg.Question[0])
+				}
+				if row.every {
+					return row.answer(q, n.External)
+				}
+				return n.External.Answer(q)
+			})
+			handle(n.DNS, func(q testutil.Question, trial bool) *dns.Msg {
+				if trial { // without a lease it falls back, and would go on to the other server
+					return new(dns.Msg).SetRcode(q.Msg, dns.RcodeNameError)
+				}
+				return n.DNS.Answer(q)
+			})
 			p := n.addRunningPods(1, nil)[0]
 			n.startAgent()
 			testutil.Eventually(t, func() error { return p.adopted(podfile.Steered) })
