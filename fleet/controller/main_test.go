@@ -3,11 +3,15 @@ package main
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestUsage(t *testing.T) {
@@ -90,5 +94,33 @@ func TestDocuments(t *testing.T) {
 	}
 	if seen < 4 {
 		t.Errorf("%d commands found", seen)
+	}
+}
+
+// TestHangupInTheFirstMoments: SIGHUP ends no command, however early it comes. The file is a FIFO, so the process still reads it when the
+// signal comes, and then finds a fault in it.
+func TestHangupInTheFirstMoments(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "zone.yaml")
+	testutil.Must(t, unix.Mkfifo(fifo, 0o600))
+	self, err := os.Executable()
+	testutil.Must(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "zones", "check", "--file", fifo)
+	cmd.Env = append(os.Environ(), asController+"=1")
+	p := testutil.StartHere(t, cmd)
+	opened := make(chan *os.File, 1)
+	go func() {
+		f, _ := os.OpenFile(fifo, os.O_WRONLY, 0) // returns when the process reads the file
+		opened <- f
+	}()
+	select {
+	case f := <-opened:
+		p.Signal(unix.SIGHUP)
+		_, _ = f.WriteString("kind: [")
+		_ = f.Close()
+		<-p.Exited()
+	case <-p.Exited():
+	}
+	if code := cmd.ProcessState.ExitCode(); code != cli.Config || !strings.Contains(p.Output(), fifo) {
+		t.Errorf("%v: %s", cmd.ProcessState, p.Output())
 	}
 }

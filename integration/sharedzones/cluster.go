@@ -115,8 +115,8 @@ func (c *cluster) write(records ...record) {
 	}
 }
 
-// read has the running cluster read its file again. A process that has only been started would end by the signal: its first line tells
-// that it is ready.
+// read has the running cluster read its file again. A signal ends a process that has only been started, until Go's own start is over, so
+// read waits for the first line.
 func (c *cluster) read() {
 	c.stand.t.Helper()
 	testutil.Eventually(c.stand.t, func() error {
