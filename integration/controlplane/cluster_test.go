@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -162,25 +161,6 @@ func (c *cluster) reasons(want string) time.Duration {
 		return nil
 	})
 	return time.Since(begin)
-}
-
-// patient is a promised time on a machine that does nothing else; on a busy one, the test fails only far beyond it.
-func patient(t *testing.T, what string, took, promised time.Duration) {
-	t.Helper()
-	t.Logf("%s after %s (bar %s)", what, took.Round(time.Millisecond), promised)
-	if took > promised*slowness() {
-		t.Errorf("%s took %s, more than %s", what, took, promised*slowness())
-	}
-}
-
-func slowness() time.Duration {
-	if s := os.Getenv("NEARDNS_SLOWNESS"); s != "" {
-		var n int
-		if _, err := fmt.Sscan(s, &n); err == nil && n > 0 {
-			return time.Duration(n)
-		}
-	}
-	return 1
 }
 
 // watcher sees every change of nodes and of the cache's pods, and what is wrong with it.

@@ -27,9 +27,6 @@ const (
 	pushedImage       = "shop/pushed:1"
 )
 
-// inHosts is how old a line may be: a round of queries is 30 s after the last one, a tenth more or less.
-const inHosts = 35 * time.Second
-
 // registryConf has no accounts, and keeps images in the container.
 const registryConf = `{version: 0.1, storage: {filesystem: {rootdirectory: /registry}}, http: {addr: ":5000"}}`
 
@@ -107,11 +104,7 @@ func (s *suite) testHosts() {
 		s.apply(registryService(second))
 		made := time.Now()
 		s.eventually(func() error { return s.wantHosts(was + hostsLines(second)) })
-		took := time.Since(made)
-		s.t.Logf("the hosts file has the new addresses after %v", took)
-		if took > inHosts {
-			s.t.Errorf("want them after %v at most", inHosts)
-		}
+		s.t.Logf("the hosts file has the new addresses after %v", time.Since(made)) // a round is every 30 s: TestPace (agent/internal/hostsfile)
 	})
 	s.pull("made-again")
 	s.wantFound(lookups, second)

@@ -101,9 +101,3 @@ func TestStartTime(t *testing.T) {
 		t.Errorf("a process that does not exist started at %s", got)
 	}
 }
-
-func TestStartNeedsPrograms(t *testing.T) {
-	if _, err := Start(t.Context(), Options{Bin: t.TempDir(), Proxy: "iptables", Runtime: "containerd16"}); err == nil {
-		t.Error("a node starts out of nothing")
-	}
-}
