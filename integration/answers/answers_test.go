@@ -63,7 +63,7 @@ func sameAnswersAsKubeDNS(t *testing.T, count func(*node) (stop func())) {
 	n.await("external: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
 	testutil.Eventually(t, func() error { // an agent that got no CPU for a while is without its leases for some seconds
-		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: patience}); err != nil || who.Client != n.HostAddrs()[0] {
+		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{}); err != nil || who.Client != n.HostAddrs()[0] {
 			return fmt.Errorf("a name outside is asked from %v, not from the node: %w", who, err)
 		}
 		return nil
@@ -152,7 +152,7 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 	n.wantCommand("with a faulty file", 2, []string{"config", "check"}, fault)
 	n.wantCommand("with a faulty file", 2, []string{"config", "show", "--format", "conflist-entry"}, fault)
 	n.await("FAIL  config", "doctor")
-	if err := n.agent.Terminate(patience); err != nil {
+	if err := n.agent.Terminate(testutil.Patience()); err != nil {
 		t.Fatal(err)
 	}
 	n.wantCommand("without an agent", 2, []string{"status"}, fault)

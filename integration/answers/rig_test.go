@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -19,8 +18,6 @@ import (
 	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-const patience = 20 * time.Second // for what has no promised time
 
 var made = programs.Of("neardns", "neardns-agent", "coredns")
 
@@ -195,7 +192,7 @@ func (n *node) start() {
 func (n *node) command(args ...string) (code int, said string) {
 	n.t.Helper()
 	p := n.run(n.Host, append(append([]string{made.Path("neardns-agent")}, args...), "--config", n.path("node.yaml"))...)
-	return p.ExitCode(patience), p.Output()
+	return p.ExitCode(testutil.Patience()), p.Output()
 }
 
 // await waits until a command of the agent's says a text.
@@ -218,7 +215,7 @@ func (n *node) add() error {
 
 // ask is what a pod gets for a name, in words that do not show from which server: the code, and the records without TTLs.
 func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) {
-	answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53), name, kind, "udp", testutil.AskOptions{Timeout: 4 * time.Second})
+	answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53), name, kind, "udp", testutil.AskOptions{})
 	if err != nil {
 		return "", err
 	}

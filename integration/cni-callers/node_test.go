@@ -241,7 +241,7 @@ func (n *node) wantFiles(names ...string) {
 // ask sends queries once, as a resolver does: a second time when nothing came.
 func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, error) {
 	for try := 0; ; try++ {
-		a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{Timeout: 2 * time.Second})
+		a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{})
 		if err == nil && (a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS") {
 			err = fmt.Errorf("wrong answer: %s", a)
 		}

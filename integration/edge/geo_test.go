@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -98,14 +97,14 @@ func TestSameAsBIND(t *testing.T) {
 		for i, server := range []string{edgeAt, bindAt} {
 			var err error
 			ns.Do(func() {
-				d := net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}, Timeout: 2 * time.Second}
+				d := net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}, Timeout: testutil.Attempt}
 				var conn net.Conn
 				if conn, err = d.DialContext(t.Context(), "udp", net.JoinHostPort(server, "53")); err != nil {
 					return
 				}
 				defer conn.Close()
 				var m *dns.Msg
-				if m, _, err = (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(new(dns.Msg).SetQuestion(host, dns.TypeA), &dns.Conn{Conn: conn}); err != nil {
+				if m, _, err = (&dns.Client{Timeout: testutil.Attempt}).ExchangeWithConn(new(dns.Msg).SetQuestion(host, dns.TypeA), &dns.Conn{Conn: conn}); err != nil {
 					return
 				}
 				for _, rr := range m.Answer {

@@ -153,7 +153,7 @@ func (e *edge) run() {
 
 // get reads an HTTP endpoint of the edge.
 func (e *edge) get(portAndPath string) (code int, text string) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: e.dial}}
+	client := http.Client{Timeout: testutil.Attempt, Transport: &http.Transport{DisableKeepAlives: true, DialContext: e.dial}}
 	r, err := client.Get("http://" + e.at + ":" + portAndPath)
 	if err != nil {
 		return 0, err.Error()
@@ -187,7 +187,7 @@ func (e *edge) ask(m *dns.Msg) (*dns.Msg, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	answer, _, err := (&dns.Client{Timeout: 2 * time.Second}).ExchangeWithConn(m, &dns.Conn{Conn: conn, UDPSize: 4096})
+	answer, _, err := (&dns.Client{Timeout: testutil.Attempt}).ExchangeWithConn(m, &dns.Conn{Conn: conn, UDPSize: 4096})
 	return answer, err
 }
 
@@ -265,7 +265,7 @@ func publish(t *testing.T, s *zoneserver.Server, p publication) {
 		}
 		defer conn.Close()
 		conn.TsigSecret = map[string]string{k.Name: k.Secret}
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(testutil.Attempt))
 		if err := conn.WriteMsg(m); err != nil {
 			return err
 		}

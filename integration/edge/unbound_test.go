@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -75,13 +74,13 @@ geo:
 		var m *dns.Msg
 		var err error
 		ns.Do(func() {
-			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}, Timeout: 2 * time.Second}
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}, Timeout: testutil.Attempt}
 			var conn net.Conn
 			if conn, err = d.DialContext(t.Context(), "udp", "192.0.2.70:53"); err != nil {
 				return
 			}
 			defer conn.Close()
-			m, _, err = (&dns.Client{Timeout: 3 * time.Second}).ExchangeWithConn(new(dns.Msg).SetQuestion(host, dns.TypeA), &dns.Conn{Conn: conn})
+			m, _, err = (&dns.Client{Timeout: testutil.Attempt}).ExchangeWithConn(new(dns.Msg).SetQuestion(host, dns.TypeA), &dns.Conn{Conn: conn})
 		})
 		if err != nil {
 			return "", err

@@ -113,7 +113,7 @@ func TestNoNewConntrackEntry(t *testing.T) {
 	n.start()
 	name := freshName()
 	for _, at := range n.targets() {
-		if _, err := n.ask(at, name, time.Second); err != nil {
+		if _, err := n.ask(at, name, testutil.Attempt); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestNoNewConntrackEntry(t *testing.T) {
 `, "nft", "-f", "-")
 	for _, at := range n.targets() {
 		for range 20 {
-			if _, err := n.ask(at, name, time.Second); err != nil {
+			if _, err := n.ask(at, name, testutil.Attempt); err != nil {
 				t.Fatalf("a hit without conntrack: %v", err)
 			}
 		}

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
@@ -78,7 +77,7 @@ func TestMetricsTable(t *testing.T) {
 func (n *node) scrape() map[string]*dto.MetricFamily {
 	n.t.Helper()
 	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
-		n.Host.Do(func() { conn, err = net.DialTimeout(network, addr, time.Second) })
+		n.Host.Do(func() { conn, err = net.Dial(network, addr) })
 		return conn, err
 	}
 	client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}

@@ -106,10 +106,10 @@ func (s *stand) prometheus(config string, args ...string) {
 // api queries Prometheus.
 func (s *stand) api(path string, values url.Values, data any) error {
 	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		s.Host.Do(func() { conn, err = (&net.Dialer{Timeout: patience}).DialContext(ctx, network, addr) })
+		s.Host.Do(func() { conn, err = (&net.Dialer{Timeout: testutil.Patience()}).DialContext(ctx, network, addr) })
 		return conn, err
 	}
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
+	client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Get("http://127.0.0.1:9090/api/v1/" + path + "?" + values.Encode())
 	if err != nil {
 		return err

@@ -14,9 +14,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// patience is for what has no promised time, on a busy machine.
-const patience = 60 * time.Second
-
 // stand is a node with neardns, one steered pod and a Prometheus on it.
 type stand struct {
 	*testutil.Node

@@ -115,7 +115,7 @@ func backendByItself(t *testing.T, count counter) {
 		n.awaitLeases(p, n.served()...)
 		n.awaitLog(p, 0, "backend=iptables-legacy")
 		n.each(pod.NetNS, "without nf_tables", cached, n.served()...)
-		if err := p.Terminate(patience); err != nil {
+		if err := p.Terminate(testutil.Patience()); err != nil {
 			t.Errorf("SIGTERM: %v", err)
 		}
 		n.each(pod.NetNS, "without nf_tables, ended", direct, n.served()...)

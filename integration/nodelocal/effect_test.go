@@ -48,7 +48,7 @@ func TestPlaceFlags(t *testing.T) {
 		t.Error("-quiet: something is said of flags")
 	}
 	// -corefile is for those who leave -conf out.
-	if err := p.Terminate(patience); err != nil {
+	if err := p.Terminate(testutil.Patience()); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)

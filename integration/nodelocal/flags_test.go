@@ -60,7 +60,7 @@ func TestInterfaceFlags(t *testing.T) {
 				t.Error("a link was made that is somebody else's to make")
 			}
 			n.each(pod.NetNS, "serving", cached, n.served()...)
-			if err := p.Terminate(patience); err != nil {
+			if err := p.Terminate(testutil.Patience()); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
 			if n.hasLink(c.link) != c.stays {

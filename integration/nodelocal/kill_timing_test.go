@@ -29,6 +29,9 @@ type asked struct {
 	lost        []string
 }
 
+// answerWait is how long a client waits for an answer, as resolvers do: a busy machine may stand still for more than a second.
+const answerWait = 3 * time.Second
+
 // pace is how many queries each of the clients sends in a second.
 const pace = 50
 

@@ -96,7 +96,7 @@ func moveAndBack(t *testing.T, count counter) {
 
 			guide.next("kubectl -n kube-system rollout undo daemonset/node-local-dns")
 			// Ours is told to end, node-cache starts.
-			if err := p.Terminate(patience); err != nil {
+			if err := p.Terminate(testutil.Patience()); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
 			phase("ours ended", 0)

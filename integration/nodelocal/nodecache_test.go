@@ -54,7 +54,7 @@ func TestManifestUnchanged(t *testing.T) {
 			p = n.agent()
 			n.awaitLeases(p, n.served()...)
 			n.each(pod.NetNS, "again, from a pod", cached, n.served()...)
-			if err := p.Terminate(patience); err != nil {
+			if err := p.Terminate(testutil.Patience()); err != nil {
 				t.Errorf("SIGTERM: %v", err)
 			}
 			n.each(pod.NetNS, "ended, from a pod", direct, n.served()...)

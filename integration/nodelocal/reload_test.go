@@ -118,7 +118,7 @@ func TestReload(t *testing.T) {
 func (n *node) wantPage(url, says string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (conn net.Conn, err error) {
+		client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (conn net.Conn, err error) {
 			n.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, at) })
 			return conn, err
 		}}}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"sigs.k8s.io/yaml"
@@ -19,12 +18,6 @@ import (
 	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// patience is for what has no promised time, on a busy machine.
-const patience = 30 * time.Second
-
-// answerWait is how long a client waits for an answer, as resolvers do: a busy machine may stand still for more than a second.
-const answerWait = 3 * time.Second
 
 // The addresses of NodeLocal DNSCache, and of the second Service behind it.
 var (

@@ -250,9 +250,9 @@ func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 				if conn == nil {
 					from.Do(func() { conn = dial(n.t, network) })
 				}
-				m, wait := slices.Clone(w.wire), answerWait
+				m, wait := slices.Clone(w.wire), testutil.Attempt
 				if w.once {
-					wait = silence
+					wait = testutil.Silence
 				}
 				if len(m) > 1 {
 					binary.BigEndian.PutUint16(m, uint16(k))
@@ -278,9 +278,6 @@ func dial(t *testing.T, network string) net.Conn {
 	}
 	return conn
 }
-
-// silence is after how long there is no answer where there may be none. Next to other tests an answer takes up to 260 ms.
-const silence = time.Second
 
 // exchange sends a message and returns the answer with its ID, and whether the connection is of further use.
 func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16, wait time.Duration) (answer []byte, alive bool) {

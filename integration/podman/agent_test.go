@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -21,9 +20,6 @@ import (
 
 // bits are those of the agent's capabilities in linux/capability.h.
 var bits = map[string]uint{"NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
-
-// patience is for what has no promised time.
-const patience = 30 * time.Second
 
 var local4 = netip.MustParseAddr("169.254.20.10")
 
@@ -156,7 +152,7 @@ func TestAgent(t *testing.T) {
 					t.Errorf("%s (%v):\n%s", what, err, text)
 				}
 			}
-			if err := p.Terminate(patience); err != nil {
+			if err := p.Terminate(testutil.Patience()); err != nil {
 				t.Errorf("told to end: %v\n%s", err, p.Output())
 			}
 		})
@@ -283,7 +279,7 @@ func bypass(t *testing.T, raw bool) {
 	n.awaitReady(c, p)
 	const lacks = "needs CAP_NET_RAW"
 	testutil.Eventually(t, func() error {
-		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(local4, 53), "dropped.default.svc.cluster.local.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: time.Second})
+		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(local4, 53), "dropped.default.svc.cluster.local.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: testutil.Silence})
 		switch said := strings.Contains(p.Output(), lacks); {
 		case raw && said, !raw && err == nil:
 			t.Fatalf("answered: %v, said %q: %v\n%s", err == nil, lacks, said, p.Output())

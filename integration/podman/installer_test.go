@@ -159,7 +159,7 @@ func TestWatch(t *testing.T) {
 		return nil
 	})
 	f.installed(p.Output(), fileOwner)
-	if err := p.Terminate(patience); err != nil {
+	if err := p.Terminate(testutil.Patience()); err != nil {
 		t.Errorf("told to end: %v\n%s", err, p.Output())
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -117,7 +116,7 @@ func (r *running) stop() {
 // clean takes all pods down, then the runtime, and names what it leaves mounted. It must be called while the process runs,
 // which a test's own Cleanup comes too late for when the runtime was restarted.
 func (r *running) clean() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience())
 	defer cancel()
 	if err := r.removeAllPods(ctx); err != nil {
 		r.t.Errorf("take down the pods: %v\n%s", err, r.process.Output())

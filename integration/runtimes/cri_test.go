@@ -11,10 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-)
 
-// callTimeout bounds one call to a runtime; a pod's start takes part of a second.
-const callTimeout = time.Minute
+	"github.com/neardns/neardns/pkg/testutil"
+)
 
 // cri is a kubelet as far as pods go.
 type cri struct {
@@ -51,7 +50,7 @@ type podSpec struct {
 
 // runPod does what the kubelet does for a pod, in its order.
 func (c *cri) runPod(ctx context.Context, s podSpec) (*pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, testutil.Patience())
 	defer cancel()
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata:    &runtimeapi.PodSandboxMetadata{Name: s.name, Namespace: "shop", Uid: "uid-" + s.name},
@@ -90,7 +89,7 @@ func (c *cri) mustRunPod(s podSpec) *pod {
 
 // removePod ends a pod as the kubelet does: without grace, since there is nothing to save.
 func (c *cri) removePod(ctx context.Context, sandbox string) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, testutil.Patience())
 	defer cancel()
 	if _, err := c.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sandbox}); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
@@ -116,7 +115,7 @@ func (c *cri) removeAllPods(ctx context.Context) error {
 
 // exec runs the pod's program in it.
 func (c *cri) exec(p *pod, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), callTimeout)
+	ctx, cancel := context.WithTimeout(c.t.Context(), testutil.Patience())
 	defer cancel()
 	r, err := c.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: p.container, Cmd: append([]string{"/podimage"}, args...), Timeout: 30})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -175,11 +174,8 @@ func (n *node) testAway(t *testing.T, method podfile.Method) {
 // An agent that hangs holds up the runtime for its own timeout (2 s) and no pod beyond that.
 func (n *node) testHung(t *testing.T, method podfile.Method) {
 	n.agent.Signal(unix.SIGSTOP)
-	start := time.Now()
 	p := n.mustRunPod(n.spec("hung"))
-	took := time.Since(start)
 	q := n.mustRunPod(n.spec("next"))
-	t.Logf("a pod beside a hung agent took %s, the next %s", took.Round(time.Millisecond), (time.Since(start) - took).Round(time.Millisecond))
 	n.agent.Signal(unix.SIGCONT)
 	for _, p := range []*pod{p, q} {
 		testutil.Eventually(t, func() error {

@@ -84,7 +84,7 @@ func TestAnswersAsKubeDNSGivesThem(t *testing.T) {
 	n.startAgent()
 	ask := func(t *testing.T, p *pod, name string, options ...dns.EDNS0) *dns.Msg {
 		t.Helper()
-		o := testutil.AskOptions{Timeout: 5 * time.Second}
+		var o testutil.AskOptions
 		if options != nil {
 			o.EDNS, o.Options = 1232, options
 		}

@@ -29,10 +29,10 @@ func TestMetricsUnderAttack(t *testing.T) {
 		var err error
 		other.NetNS.Do(func() {
 			var c net.Conn
-			if c, err = net.DialTimeout("tcp", at, 5*time.Second); err != nil {
+			if c, err = net.DialTimeout("tcp", at, testutil.Patience()); err != nil {
 				return
 			}
-			client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+			client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{
 				DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true}}
 			var resp *http.Response
 			if resp, err = client.Get("http://" + at + "/metrics"); err != nil {
@@ -53,7 +53,7 @@ func TestMetricsUnderAttack(t *testing.T) {
 	var conns []net.Conn
 	greedy.NetNS.Do(func() {
 		for range 300 {
-			c, err := net.DialTimeout("tcp", at, 5*time.Second)
+			c, err := net.DialTimeout("tcp", at, testutil.Patience())
 			if err != nil {
 				continue // refused is as good
 			}
@@ -65,7 +65,7 @@ func TestMetricsUnderAttack(t *testing.T) {
 	}
 	for _, c := range conns {
 		wg.Go(func() {
-			_ = c.SetDeadline(time.Now().Add(6 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(testutil.Patience()))
 			_, _ = io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: x\r\nX: ")
 			_, _ = c.Write(fill)
 			_, _ = io.Copy(io.Discard, c)

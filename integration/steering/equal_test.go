@@ -191,7 +191,7 @@ func (n *node) zones(dir string) {
 
 // heardOf is an answer without what may differ: number, times, order.
 func heardOf(ns *testutil.NetNS, at target, q equalQuestion) string {
-	network, options := "udp", testutil.AskOptions{Timeout: 6 * time.Second}
+	network, options := "udp", testutil.AskOptions{}
 	switch q.how {
 	case "tcp":
 		network = "tcp"

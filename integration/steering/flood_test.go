@@ -57,7 +57,7 @@ func (n *node) warm(p *pod, names []string) {
 			for k := i; k < len(names); k += workers {
 				for tries := 0; tries < 10; tries++ {
 					_, _ = conn.Write(packed(names[k], uint16(k)))
-					conn.SetReadDeadline(time.Now().Add(loadTimeout))
+					conn.SetReadDeadline(time.Now().Add(testutil.Attempt))
 					if got, err := conn.Read(buf); err == nil && got > 12 && buf[3]&15 != 2 {
 						break
 					}
@@ -152,7 +152,7 @@ func TestConnectionFlood(t *testing.T) {
 	before := memory(t, n.agent.PID(), "VmRSS")
 	refused := 0
 	noisy.Do(func() {
-		d := net.Dialer{Timeout: 3 * time.Second}
+		d := net.Dialer{Timeout: testutil.Attempt}
 		for i := range connections {
 			conn, err := d.Dial("tcp", at.server().String())
 			if err != nil {

@@ -77,7 +77,7 @@ func (n *node) heat(p *pod, at target, name string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
 		before := n.kernelAnswers()
-		if _, err := p.client().ask(at, name, time.Second*testutil.Slowness()); err != nil {
+		if _, err := p.client().ask(at, name, testutil.Attempt); err != nil {
 			return err
 		}
 		if n.kernelAnswers() == before {
@@ -126,7 +126,7 @@ func TestKernelHits(t *testing.T) {
 				at := target{a, "udp"}
 				name := freshName()
 				n.heat(p, at, name)
-				first, err := p.client().ask(at, name, time.Second)
+				first, err := p.client().ask(at, name, testutil.Attempt)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -136,7 +136,7 @@ func TestKernelHits(t *testing.T) {
 				mixed := strings.ToUpper(name[:5]) + name[5:]
 				for i := range asked {
 					ask := []string{name, mixed}[i%2]
-					got, err := testutil.Ask(p.NetNS, at.server(), ask, dns.TypeA, "udp", testutil.AskOptions{Timeout: time.Second, EDNS: []uint16{0, 1232}[i/2%2]})
+					got, err := testutil.Ask(p.NetNS, at.server(), ask, dns.TypeA, "udp", testutil.AskOptions{EDNS: []uint16{0, 1232}[i/2%2]})
 					switch {
 					case err != nil:
 						t.Fatal(err)
@@ -160,7 +160,7 @@ func TestKernelHits(t *testing.T) {
 			at := target{n.ClusterDNS()[0], "udp"}
 			name := freshName()
 			for range 20 {
-				if _, err := out.client().ask(at, name, time.Second); err != nil {
+				if _, err := out.client().ask(at, name, testutil.Attempt); err != nil {
 					t.Error(err)
 				}
 			}
@@ -351,7 +351,7 @@ func TestKernelHitsLeaveNothing(t *testing.T) {
 	n.wantInKernel(1, 0)
 	at := target{n.ClusterDNS()[0], "udp"}
 	n.heat(stays, at, freshName())
-	testutil.Must(t, n.agent.Terminate(patience))
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	if len(n.pinned()) == 0 {
 		t.Error("nothing is there for the next agent")
 	}
@@ -361,7 +361,7 @@ func TestKernelHitsLeaveNothing(t *testing.T) {
 	if left := n.pinned(); len(left) > 0 {
 		t.Errorf("cleanup left %s", left)
 	}
-	if err := stays.client().fellBack(at, time.Second); err != nil {
+	if err := stays.client().fellBack(at, testutil.Attempt); err != nil {
 		t.Error(err)
 	}
 }
@@ -427,7 +427,7 @@ func TestKernelHitsRefused(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	testutil.Must(t, n.agent.Terminate(patience))
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
 	n.startAgent()
 	testutil.Eventually(t, func() error {

@@ -251,7 +251,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		t.Errorf("cleanup under a running agent exits with %d, want 3 and the agent's process named: %s", code, stderr)
 	}
 	n.wantSteered(first.client(), "cleanup refused", n.all()...)
-	testutil.Must(t, n.agent.Terminate(patience))
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 
 	// A pod whose netns cannot be seen from here may still send to the switch, which must stay for it.
 	lost := podfile.Path(n.stateDir(), second.container(), "eth0")

@@ -130,5 +130,5 @@ func TestStartBehindLock(t *testing.T) {
 	hold()
 	n.launchAgent()
 	n.awaitLog(0, "another program holds iptables' lock")
-	_ = n.agent.Terminate(patience)
+	_ = n.agent.Terminate(testutil.Patience())
 }

@@ -333,7 +333,7 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	args = n.agentCommand(args...)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	return n.Host.StartCmd(cmd).ExitCode(patience), out.String(), errs.String()
+	return n.Host.StartCmd(cmd).ExitCode(testutil.Patience()), out.String(), errs.String()
 }
 
 // hasLink reports whether the host has a link.

@@ -150,7 +150,7 @@ func TestNewPodIsSteered(t *testing.T) {
 			p := n.makePod(true, nil)
 			testutil.Eventually(t, func() error {
 				for _, at := range targets(n.ClusterDNS()...) {
-					if _, err := p.client().ask(at, freshName(), patience); err != nil {
+					if _, err := p.client().ask(at, freshName(), testutil.Patience()); err != nil {
 						t.Errorf("a new pod's query to %s: %v", at, err)
 					}
 				}

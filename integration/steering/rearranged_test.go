@@ -50,7 +50,7 @@ func TestRearranged(t *testing.T) {
 		t.Log(which)
 		f.allAnswered()
 	}
-	if err := n.agent.Terminate(patience); err != nil {
+	if err := n.agent.Terminate(testutil.Patience()); err != nil {
 		t.Error(err)
 	}
 	// What the steered ones laid goes with the cleanup, by the configuration of now.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -15,7 +14,7 @@ import (
 
 func (n *node) dial(p *pod, at target) *testutil.Conn {
 	n.t.Helper()
-	c, err := testutil.Dial(p.NetNS, at.network, at.server(), testutil.AskOptions{Timeout: 5 * time.Second})
+	c, err := testutil.Dial(p.NetNS, at.network, at.server(), testutil.AskOptions{})
 	if err != nil {
 		n.t.Fatal(err)
 	}

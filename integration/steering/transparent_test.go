@@ -75,7 +75,7 @@ func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (an
 	if _, err := c.WriteToUDPAddrPort(question, server); err != nil {
 		return nil, from, err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(time.Second * testutil.Slowness()))
+	_ = c.SetReadDeadline(time.Now().Add(testutil.Attempt))
 	b := make([]byte, 4096)
 	size, from, err := c.ReadFromUDPAddrPort(b)
 	return b[:size], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
@@ -117,7 +117,7 @@ func hitsBeside(t *testing.T, d datapath) {
 		}
 		before, asked = n.kernelAnswers(), n.DNS.Asked(name)
 		for range 10 {
-			if _, err := p.client().ask(target{a, "tcp"}, name, time.Second*testutil.Slowness()); err != nil {
+			if _, err := p.client().ask(target{a, "tcp"}, name, testutil.Attempt); err != nil {
 				t.Error("over TCP: ", err)
 			}
 		}
@@ -195,7 +195,7 @@ func faultsBeside(t *testing.T, d datapath) {
 	n.awaitAsked(short)
 	n.agent.Cont()
 	n.awaitHits()
-	if err := n.agent.Terminate(patience); err != nil {
+	if err := n.agent.Terminate(testutil.Patience()); err != nil {
 		t.Error(err)
 	}
 	n.awaitAsked(short)

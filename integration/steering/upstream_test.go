@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -84,7 +83,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
 	// As a resolver on the host would: the query comes to the agent's own socket.
 	n.External.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
-		c, err := testutil.Dial(n.Host, "udp", netip.AddrPortFrom(local4, 53), testutil.AskOptions{Timeout: time.Second})
+		c, err := testutil.Dial(n.Host, "udp", netip.AddrPortFrom(local4, 53), testutil.AskOptions{Timeout: testutil.Silence})
 		if err != nil {
 			return nil
 		}
@@ -126,7 +125,7 @@ func TestResolvConfNamesOurselves(t *testing.T) {
 	n.startAgent()
 	n.wantSteered(pod.client(), "with a resolv.conf that names ourselves", n.all()...)
 	outside := func(want string) error {
-		answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), fmt.Sprintf("www%d.example.", names.Add(1)), dns.TypeA, "udp", testutil.AskOptions{Timeout: 2 * time.Second})
+		answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), fmt.Sprintf("www%d.example.", names.Add(1)), dns.TypeA, "udp", testutil.AskOptions{})
 		if err != nil {
 			return fmt.Errorf("a name outside: %w", err)
 		}

@@ -237,7 +237,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 		t.Helper()
 		var conn net.Conn
 		var err error
-		pod.Do(func() { conn, err = net.DialTimeout("tcp", to.String(), 2*time.Second) })
+		pod.Do(func() { conn, err = net.DialTimeout("tcp", to.String(), testutil.Patience()) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 	}
 	who := func(when string, c *dns.Conn, want string) {
 		t.Helper()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(testutil.Patience()))
 		err := c.WriteMsg(new(dns.Msg).SetQuestion("a.cluster.local.", dns.TypeTXT))
 		var m *dns.Msg
 		if err == nil {

@@ -21,7 +21,7 @@ func TestNameServers(t *testing.T) {
 		ask := func(name string, qtype uint16) (*dns.Msg, error) {
 			q := new(dns.Msg).SetQuestion(name, qtype)
 			q.RecursionDesired = false
-			m, _, err := (&dns.Client{Net: "tcp", Timeout: 5 * time.Second}).Exchange(q, s.Addr().String())
+			m, _, err := (&dns.Client{Net: "tcp", Timeout: testutil.Attempt}).Exchange(q, s.Addr().String())
 			return m, err
 		}
 		// refers waits until a resolver that queries the parent for a name of a delegated zone is sent to addresses.

@@ -108,7 +108,7 @@ func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
 		t.Fatalf("%s, %s: %v", c, families[is4], err)
 	}
 	from, server := k.ends(c, is4)
-	conn, err := testutil.Dial(from, "tcp", server, testutil.AskOptions{Timeout: time.Second})
+	conn, err := testutil.Dial(from, "tcp", server, testutil.AskOptions{})
 	if err != nil {
 		t.Errorf("%s, %s: %v", c, families[is4], err)
 		return
