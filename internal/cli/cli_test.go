@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -66,5 +67,20 @@ func TestRun(t *testing.T) {
 			t.Errorf("%q: exit code %d, want %d; standard output %q, want %q; standard error %q, want %q",
 				line, code, want.code, stdout.String(), want.stdout, stderr.String(), want.err)
 		}
+	}
+}
+
+// `version -o json` has the commit that the program was built from, and its date.
+func TestBuild(t *testing.T) {
+	settings := []debug.BuildSetting{{Key: "vcs", Value: "git"}, {Key: "vcs.revision", Value: "c0ffee"},
+		{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"}}
+	got := buildOf("prog", "v1", func() (*debug.BuildInfo, bool) { return &debug.BuildInfo{Settings: settings}, true })
+	want := build{Program: "prog", Version: "v1", Commit: "c0ffee", Date: "2026-01-02T03:04:05Z", Modified: true, Go: got.Go,
+		Platform: got.Platform}
+	if got != want || got.Go == "" || got.Platform == "" {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := buildOf("prog", "v1", func() (*debug.BuildInfo, bool) { return nil, false }); got.Commit != "" || got.Version != "v1" {
+		t.Errorf("without build information: %+v", got)
 	}
 }

@@ -85,14 +85,14 @@ func Version(program, version string) *cobra.Command {
 	c := &cobra.Command{Use: "version", Short: "print the version; -o json also prints commit and date"}
 	out := OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		return out.Print(c.OutOrStdout(), buildOf(program, version), func() string { return program + " " + version + "\n" })
+		return out.Print(c.OutOrStdout(), buildOf(program, version, debug.ReadBuildInfo), func() string { return program + " " + version + "\n" })
 	}
 	return c
 }
 
-func buildOf(program, version string) build {
+func buildOf(program, version string, read func() (*debug.BuildInfo, bool)) build {
 	b := build{Program: program, Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
+	info, ok := read()
 	if !ok {
 		return b
 	}
