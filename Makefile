@@ -339,6 +339,11 @@ benefit: deps build tools bin/tools/benefit ## lookups with neardns and without,
 bin/tools/benefit: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/benefit
 
+.PHONY: demo-placement
+demo-placement: bin/neardns-controller $(PLANE) ## show on real API servers where caches and kube-dns run, and two clusters' Gateways in one zone: each kubectl step and what comes of it; nodes are objects; five minutes, the first build ten more (RUN=TestSeed)
+	@integration/tools/deps $(ZONESERVERS)
+	@cd integration/controlplane && NEARDNS_DEMO=1 NEARDNS_COMPAT= CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 20m -v -run '^($(or $(RUN),TestSeed|TestClusterDNSPlaced|TestPoliciesBIND))$$' . | grep -avE '^(=== |\[controller-runtime\]|Detected at:|	>)'
+
 .PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
 shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours, alone (SHORT=1: four minutes, and durations are only printed; ONLY=chaos, SERVER=Knot)

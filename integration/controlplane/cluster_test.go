@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,12 +26,24 @@ type cluster struct {
 	*Plane
 	kubelets *Kubelets
 	running  int
+	shown    string // by showPlacement, the last time
+	// Of the cache, the controller and kube-dns, and the name of kube-dns's Service.
+	namespace, kubeDNS string
 }
 
 // newCluster makes nodes: infra nodes have the label infra, the others none. more are names of further controllers.
 func newCluster(t *testing.T, infra, others int, more ...string) *cluster {
 	t.Helper()
-	c := &cluster{Plane: Start(t, true, strings.Join(append([]string{controllers}, more...), ","))}
+	c := &cluster{namespace: "kube-system", kubeDNS: "kube-dns"}
+	manifests := [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../fleet/install/placement"}}
+	c.start(t, manifests, infra, others, more...)
+	return c
+}
+
+// start makes the control plane, applies the manifests and waits for the caches.
+func (c *cluster) start(t *testing.T, manifests [][]string, infra, others int, more ...string) {
+	t.Helper()
+	c.Plane = Start(t, true, strings.Join(append([]string{controllers}, more...), ","))
 	c.kubelets = RunKubelets(t, c.Client)
 	for i := range infra {
 		AddNode(t, c.Client, fmt.Sprintf("infra%03d", i), map[string]string{"infra": ""})
@@ -38,7 +51,7 @@ func newCluster(t *testing.T, infra, others int, more ...string) *cluster {
 	for i := range others {
 		AddNode(t, c.Client, fmt.Sprintf("worker%03d", i), nil)
 	}
-	for _, args := range [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../fleet/install/placement"}} {
+	for _, args := range manifests {
 		Await(t, "kubectl "+strings.Join(args, " "), func() error {
 			if out, err := c.Kubectl(args...); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
@@ -53,14 +66,13 @@ func newCluster(t *testing.T, infra, others int, more ...string) *cluster {
 		}
 		return nil
 	})
-	return c
 }
 
 // upstreams gives kube-dns that many ready endpoints.
 func (c *cluster) upstreams(n int) {
 	c.t.Helper()
-	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-test", Namespace: "kube-system",
-		Labels: map[string]string{discoveryv1.LabelServiceName: "kube-dns"}}, AddressType: discoveryv1.AddressTypeIPv4}
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-test", Namespace: c.namespace,
+		Labels: map[string]string{discoveryv1.LabelServiceName: c.kubeDNS}}, AddressType: discoveryv1.AddressTypeIPv4}
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", 10+i)}})
 	}
@@ -72,20 +84,26 @@ func (c *cluster) upstreams(n int) {
 	}
 }
 
-// controller starts one, with the account of the manifests.
+// controller starts one, with the account and the arguments of the manifests.
 func (c *cluster) controller() *Process {
 	c.t.Helper()
 	c.running++
 	name := fmt.Sprintf("controller%d", c.running)
-	config := c.Kubeconfig("controller.kubeconfig", c.Token("kube-system", "neardns-controller"))
-	return Run(c.t, c.path(name+".log"), "../../bin/neardns-controller", "placement", "--kubeconfig="+config, "--metrics=0", "--health=0")
+	config := c.Kubeconfig("controller.kubeconfig", c.Token(c.namespace, "neardns-controller"))
+	d := &appsv1.Deployment{}
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "neardns-controller"}, d); err != nil {
+		c.t.Fatal(err)
+	}
+	args := append(d.Spec.Template.Spec.Containers[0].Args, "--kubeconfig="+config, "--metrics=0", "--health=0")
+	return Run(c.t, c.path(name+".log"), "../../bin/neardns-controller", args...)
 }
 
 // caches are the nodes with a Ready cache, with its pod's UID.
 func (c *cluster) caches() map[string]string {
 	c.t.Helper()
 	var pods corev1.PodList
-	if err := c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}); err != nil {
+	err := c.Client.List(c.t.Context(), &pods, client.InNamespace(c.namespace), client.MatchingLabels{"app.kubernetes.io/name": "neardns"})
+	if err != nil {
 		c.t.Fatal(err)
 	}
 	out := map[string]string{}
@@ -122,6 +140,7 @@ func (c *cluster) apply(text string) {
 	if !strings.Contains(text, "apiVersion") {
 		text = "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: " + text + "}\n"
 	}
+	showApply(" ", text)
 	want := &v1alpha1.NodeDNS{}
 	if err := yaml.UnmarshalStrict([]byte(text), want); err != nil {
 		c.t.Fatal(err)
@@ -160,7 +179,9 @@ func (c *cluster) reasons(want string) time.Duration {
 		}
 		return nil
 	})
-	return time.Since(begin)
+	took := time.Since(begin)
+	c.showPlacement()
+	return took
 }
 
 // watcher sees every change of nodes and of the cache's pods, and what is wrong with it.

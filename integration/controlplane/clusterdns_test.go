@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -101,7 +103,7 @@ func (c *cluster) dnsOn(nodes ...string) error {
 func (c *cluster) endpoints(nodes ...string) {
 	c.t.Helper()
 	slice := &discoveryv1.EndpointSlice{}
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-dns-test"}, slice); err != nil {
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "kube-dns-test"}, slice); err != nil {
 		c.t.Fatal(err)
 	}
 	slice.Endpoints = nil
@@ -136,9 +138,11 @@ func (c *cluster) wantReasons(reasons, text string) {
 
 func (c *cluster) kubectl(args ...string) {
 	c.t.Helper()
-	if out, err := c.Kubectl(args...); err != nil {
+	out, err := c.Kubectl(args...)
+	if err != nil {
 		c.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
 	}
+	show("kubectl "+strings.Join(args, " "), out)
 }
 
 // difference is "" if the fields are the same, and both as YAML if not.
@@ -251,6 +255,7 @@ func (c *cluster) givenBack(before *appsv1.Deployment) {
 		}
 		return nil
 	})
+	c.showPlacement()
 }
 
 // watchDNS counts ready pods of kube-dns all the time. The result ends it and gives the fewest.
@@ -352,17 +357,61 @@ func (c *cluster) operatorSpec() string {
 	return out
 }
 
+// newOpenShift has what the chart renders for OpenShift, in the namespace of its kube-dns, whose DaemonSet it has too. Six nodes: three
+// workers, and a control plane with the old name's taint, which the operator tolerates by default.
+func newOpenShift(t *testing.T) (c *cluster, operated *appsv1.DaemonSet) {
+	t.Helper()
+	cache, err := os.ReadFile("../../install/neardns.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	chart, moved := filepath.Join(dir, "chart.yaml"), filepath.Join(dir, "cache.yaml")
+	if err := os.WriteFile(moved, []byte(strings.ReplaceAll(string(cache), "kube-system", "openshift-dns")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const renders = "^TestFleetChartOpenShift$"
+	render := exec.CommandContext(t.Context(), "go", "test", "-C", "../cluster-manifests", "-count=1", "-run", renders, ".")
+	render.Env = append(os.Environ(), "NEARDNS_RENDERED="+chart)
+	if out, err := render.CombinedOutput(); err != nil {
+		t.Fatalf("render the chart: %v: %s", err, out)
+	}
+	c = &cluster{namespace: "openshift-dns", kubeDNS: "dns-default"}
+	c.start(t, [][]string{{"create", "namespace", "openshift-dns"}, {"apply", "-f", moved}, {"apply", "-f", chart}}, 0, 3)
+	for i := range 3 {
+		AddNode(t, c.Client, fmt.Sprintf("m%d", i), map[string]string{"node-role.kubernetes.io/control-plane": ""},
+			corev1.Taint{Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule})
+	}
+	operated = &appsv1.DaemonSet{}
+	if err := yaml.UnmarshalStrict([]byte(dnsDaemonSet), operated); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.Create(t.Context(), operated, client.FieldOwner("dns-operator")); err != nil {
+		t.Fatal(err)
+	}
+	c.openShift()
+	return c, operated
+}
+
+// dnsDaemonSet is what the operator makes of its object, in what decides where pods run.
+const dnsDaemonSet = `
+metadata: {name: dns-default, namespace: openshift-dns}
+spec:
+  selector: {matchLabels: {dns.operator.openshift.io/daemonset-dns: default}}
+  template:
+    metadata: {labels: {dns.operator.openshift.io/daemonset-dns: default}}
+    spec:
+      nodeSelector: {kubernetes.io/os: linux}
+      tolerations: [{key: node-role.kubernetes.io/master, operator: Exists}]
+      containers:
+      - {name: dns, image: coredns}
+`
+
 // On OpenShift, the controller writes its operator's documented field and no workload, in steps that leave pods ready, and gives it back.
 func TestClusterDNSOpenShift(t *testing.T) {
-	c := newDNSCluster(t)
-	before := c.coredns()
-	c.openShift()
+	c, operated := newOpenShift(t)
 	was := c.operatorSpec()
-	// OpenShift's control plane has the old name's taint, which the operator tolerates by default.
-	c.kubectl("taint", "nodes", "m0", "m1", "m2", "node-role.kubernetes.io/control-plane:NoSchedule-",
-		"node-role.kubernetes.io/master:NoSchedule")
 	c.endpoints("worker000", "worker001")
-	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
 	c.controller()
 	const tolerate = `tolerations: [{key: node-role.kubernetes.io/master, operator: Exists}]`
 	const both = `{mode: Apply, nodePlacement: {nodeSelector: {node-role.kubernetes.io/control-plane: ""}, ` + tolerate + `}}`
@@ -398,7 +447,11 @@ func TestClusterDNSOpenShift(t *testing.T) {
 		`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`)
 	c.place(both)
 	c.wantReasons("Available NotApplied FieldTaken Isolated", "someone has set spec.nodePlacement.nodeSelector of dns.operator default")
-	if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
-		t.Errorf("the Deployment changed:\n%s", diff)
+	after := &appsv1.DaemonSet{}
+	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(operated), after); err != nil {
+		t.Fatal(err)
+	}
+	if diff := difference(operated.Spec, after.Spec); diff != "" {
+		t.Errorf("the DaemonSet changed:\n%s", diff)
 	}
 }

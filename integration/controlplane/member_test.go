@@ -48,6 +48,7 @@ func (m *member) run() {
 // apply has kubectl apply a manifest.
 func (m *member) apply(text string) {
 	m.t.Helper()
+	showApply(m.context(), text)
 	m.write("object.yaml", text)
 	if out, err := m.Kubectl("apply", "-f", m.path("object.yaml")); err != nil {
 		m.t.Fatalf("%v: %s\n%s", err, out, text)
@@ -133,7 +134,9 @@ func (m *member) waitGone(name string) {
 
 func (m *member) remove(kind, name string, flags ...string) {
 	m.t.Helper()
-	if out, err := m.Kubectl(append([]string{"delete", kind, name}, flags...)...); err != nil {
+	out, err := m.Kubectl(append([]string{"delete", kind, name}, flags...)...)
+	if err != nil {
 		m.t.Fatalf("%v: %s", err, out)
 	}
+	show("kubectl"+m.context()+"delete "+kind+" "+name, out)
 }

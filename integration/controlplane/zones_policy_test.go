@@ -118,10 +118,12 @@ func (m *member) gateway(hosts ...string) error {
 		listeners = append(listeners, fmt.Sprintf("{name: l%d, port: 80, protocol: HTTP, hostname: %q}", i, host))
 	}
 	const head = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: default}\n"
-	m.write("object.yaml", head+"spec: {listeners: ["+strings.Join(listeners, ", ")+"]}\n")
+	text := head + "spec: {listeners: [" + strings.Join(listeners, ", ") + "]}\n"
+	m.write("object.yaml", text)
 	if out, err := m.Kubectl("apply", "-f", m.path("object.yaml")); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
+	showApply(m.context(), text)
 	return nil
 }
 
@@ -162,5 +164,6 @@ func (m *member) waitPolicy(want string) (message string) {
 		}
 		return nil
 	})
+	m.showKubectl("get", "dnspolicy,dnsrecord", "--all-namespaces")
 	return message
 }

@@ -128,9 +128,11 @@ func (s *shared) key(m *member) zoneserver.Key {
 
 func (s *shared) want(name, want string) {
 	s.t.Helper()
-	if got := addresses(hold(s.t, s.server), name); got != want {
+	got := addresses(hold(s.t, s.server), name)
+	if got != want {
 		s.t.Errorf("%s has %q, want %q", name, got, want)
 	}
+	show("dig "+s.host(name)+" ANY, at the primary", got)
 }
 
 // joinAndChange: the zone holds the union, each status reports it, and neither cluster's change touches the other's.
