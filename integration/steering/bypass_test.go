@@ -133,8 +133,9 @@ func (n *node) refuseAtLink(p *pod) (allow func()) {
 	for _, a := range []netip.Addr{steering4, local4, steering6, local6} {
 		fmt.Fprintf(&rules, "%s daddr %s drop\n", map[bool]string{true: "ip", false: "ip6"}[a.Is4()], a)
 	}
-	n.Host.RunInput(fmt.Sprintf("table netdev at_link {\nchain c {\ntype filter hook ingress device %q priority 0;\n%s}\n}\n", p.hostLink(n), rules.String()), "nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "netdev", "at_link") }
+	table := "at_link_of_" + p.name
+	n.Host.RunInput(fmt.Sprintf("table netdev %s {\nchain c {\ntype filter hook ingress device %q priority 0;\n%s}\n}\n", table, p.hostLink(n), rules.String()), "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "netdev", table) }
 }
 
 // hostLink is the host's end of the pod's veth.
