@@ -4,11 +4,13 @@ package tiers
 import (
 	"fmt"
 	"go/ast"
+	"go/constant"
 	"go/token"
 	"go/types"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/tools/go/analysis"
 )
@@ -40,7 +42,17 @@ var clock = map[string]reaches{
 	"time.Since": {Clock: read, Limit: bound}, "time.Until": {Clock: read, Limit: bound}, "(time.Time).Sub": {Limit: bound},
 	"context.WithTimeout": {Clock: read, Limit: bound}, "context.WithTimeoutCause": {Clock: read, Limit: bound},
 	"context.WithDeadline": {Clock: read, Limit: bound}, "context.WithDeadlineCause": {Clock: read, Limit: bound},
+	tight.Name(): {Limit: bound},
 }
+
+// tight stands for a deadline that an answer which must come may miss, see isTight.
+var tight = types.NewFunc(token.NoPos, nil, "a tight deadline", types.NewSignatureType(nil, nil, nil, nil, nil, false))
+
+// clients are the packages with a type that has a field Timeout, for an answer or a connection.
+var clients = map[string]bool{testutilPath: true, "github.com/miekg/dns": true, "net": true, "net/http": true}
+
+// lanes are the tests of real clusters. They run alone, with limits of their own, and print how long something took. They do not judge it.
+var lanes = map[string]bool{integrationPath + "controlplane": true, integrationPath + "cluster/endtoend": true}
 
 const (
 	read  = "the clock"
@@ -53,8 +65,10 @@ var roots = map[string]bool{testutilPath + ".RequireRoot": true, testutilPath + 
 
 const (
 	testutilPath = "github.com/neardns/neardns/pkg/testutil"
-	timingName   = "TestTiming"
-	timingFile   = "_timing_test.go"
+
+	integrationPath = "github.com/neardns/neardns/integration/"
+	timingName      = "TestTiming"
+	timingFile      = "_timing_test.go"
 )
 
 type pass struct {
@@ -86,6 +100,10 @@ func run(p *analysis.Pass) (any, error) {
 			continue
 		}
 		ps.checkNames(file, name)
+		if lanes[p.Pkg.Path()] {
+			ps.checkLane(file)
+			continue
+		}
 		if !strings.HasSuffix(name, timingFile) {
 			ps.collect(file, strings.HasSuffix(name, "_test.go"))
 		}
@@ -113,6 +131,20 @@ func (p *pass) checkNames(file *ast.File, name string) {
 			p.Reportf(f.Pos(), "%s: a test of the timing tier is called %s…, and no other is", f.Name.Name, timingName)
 		}
 	}
+}
+
+// checkLane reports durations that a test of a lane compares.
+func (p *pass) checkLane(file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		c, ok := n.(*ast.BinaryExpr)
+		if !ok || !slices.Contains([]token.Token{token.LSS, token.GTR, token.LEQ, token.GEQ}, c.Op) {
+			return true
+		}
+		if of := p.TypesInfo.TypeOf(c.X); of != nil && of.String() == "time.Duration" {
+			p.Reportf(c.OpPos, "a test of a real cluster judges a duration: print it, and leave its bound to a unit test")
+		}
+		return true
+	})
 }
 
 func isTest(f *ast.FuncDecl) bool {
@@ -157,6 +189,9 @@ func (p *pass) refs(body ast.Node) []ref {
 	var walk func(n ast.Node, virtual bool)
 	walk = func(n ast.Node, virtual bool) {
 		ast.Inspect(n, func(n ast.Node) bool {
+			if p.isTight(p.deadline(n)) {
+				out = append(out, ref{tight, virtual})
+			}
 			switch n := n.(type) {
 			case *ast.CallExpr:
 				if f := p.callee(n); f != nil && f.FullName() == "testing/synctest.Test" {
@@ -204,6 +239,52 @@ func (p *pass) ownLimit(call *ast.CallExpr) bool {
 		return c != nil && c.Pkg() != nil && c.Pkg().Path() == testutilPath && c.Name() == "Silence"
 	}
 	return false
+}
+
+// deadline returns the time that a call or a field of a composite literal leaves to a connection or a query, or nil.
+func (p *pass) deadline(n ast.Node) ast.Expr {
+	switch n := n.(type) {
+	case *ast.KeyValueExpr:
+		if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Timeout" {
+			if field := p.TypesInfo.Uses[key]; field != nil && field.Pkg() != nil && clients[field.Pkg().Path()] {
+				return n.Value
+			}
+		}
+	case *ast.CallExpr:
+		f := p.callee(n)
+		if f == nil || len(n.Args) == 0 {
+			return nil
+		}
+		if f.FullName() == "net.DialTimeout" && len(n.Args) == 3 {
+			return n.Args[2]
+		}
+		sets := strings.HasPrefix(f.Name(), "Set") && strings.HasSuffix(f.Name(), "Deadline")
+		if add, ok := n.Args[0].(*ast.CallExpr); ok && sets && len(add.Args) == 1 {
+			return add.Args[0] // of time.Now().Add
+		}
+	}
+	return nil
+}
+
+// isTight reports whether a time is a constant of a second or more, and none of testutil's. On a busy machine an answer that must come
+// may take longer. A shorter time is for queries that are repeated, or that are not answered.
+func (p *pass) isTight(limit ast.Expr) bool {
+	if limit == nil {
+		return false
+	}
+	name, _ := ast.Unparen(limit).(*ast.Ident)
+	if s, ok := ast.Unparen(limit).(*ast.SelectorExpr); ok {
+		name = s.Sel
+	}
+	if c := p.TypesInfo.Uses[name]; c != nil && c.Pkg() != nil && c.Pkg().Path() == testutilPath {
+		return false
+	}
+	v := p.TypesInfo.Types[limit].Value
+	if v == nil {
+		return false
+	}
+	d, _ := constant.Int64Val(constant.ToInt(v))
+	return d >= int64(time.Second)
 }
 
 func (p *pass) callee(call *ast.CallExpr) *types.Func {
@@ -257,7 +338,7 @@ func (p *pass) reached(o types.Object, fromHelper bool) reaches {
 		p.ImportObjectFact(f, &r)
 		helper = strings.HasPrefix(f.Pkg().Path(), testutilPath)
 	}
-	if helper && !fromHelper && r.Clock != "" {
+	if helper && !fromHelper {
 		r = reaches{Root: r.Root, Waits: r.Clock}
 	}
 	if roots[name] {

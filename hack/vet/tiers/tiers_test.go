@@ -18,5 +18,5 @@ func (t withoutFacts) Errorf(format string, args ...any) {
 
 func TestAnalyzer(t *testing.T) {
 	t.Setenv("GOFLAGS", "-tags=timing")
-	analysistest.Run(withoutFacts{t}, analysistest.TestData(), Analyzer, "a")
+	analysistest.Run(withoutFacts{t}, analysistest.TestData(), Analyzer, "a", "github.com/neardns/neardns/integration/controlplane")
 }

@@ -2,6 +2,7 @@ package a
 
 import (
 	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +70,33 @@ func TestKernelLimit(t *testing.T) { // want `kernel test a TestKernelLimit has 
 	namespace()
 	limit()
 }
+
+func TestKernelDeadline(t *testing.T) { // want `kernel test a TestKernelDeadline has a time of its own by a tight deadline`
+	testutil.RequireRoot()
+	(&net.UDPConn{}).SetReadDeadline(time.Now().Add(tight))
+}
+
+const tight = time.Second
+
+func TestKernelDial(t *testing.T) { // want `kernel test a TestKernelDial has a time of its own by a tight deadline`
+	testutil.RequireRoot()
+	_, _ = net.DialTimeout("udp", "", 2*time.Second)
+}
+
+func TestKernelTimeout(t *testing.T) { // want `kernel test a TestKernelTimeout has a time of its own by a tight deadline`
+	testutil.RequireRoot()
+	_ = net.Dialer{Timeout: 3 * time.Second}
+}
+
+func TestKernelPatient(t *testing.T) {
+	testutil.RequireRoot()
+	_ = net.Dialer{Timeout: testutil.Silence}
+	_, _ = net.DialTimeout("udp", "", testutil.Patience())
+	(&net.UDPConn{}).SetReadDeadline(time.Now().Add(time.Second / 4)) // one attempt of many
+	_ = product{Timeout: time.Hour}
+}
+
+type product struct{ Timeout time.Duration }
 
 func namespace() { testutil.NewNS() }
 
