@@ -94,6 +94,9 @@ func TestJudge(t *testing.T) {
 			{at: 24 * s, asked: notes{pod: 23 * s}}, {at: 120 * s, asked: notes{pod: 119 * s}},
 			{at: 600 * s, asked: notes{pod: 599 * s}}, {at: 2000 * s, asked: notes{pod: 1999 * s}},
 		}, want: []steer.Client{pod, pod, pod, pod, pod}},
+		{name: "a suspect's trial came under an earlier lease", readings: []reading{
+			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}}, {at: 24 * s, asked: notes{pod: 23 * s}, since: 23500 * ms},
+		}, want: []steer.Client{pod}},
 		{name: "a suspect that was not tried since", readings: []reading{
 			{at: 1 * s, asked: notes{pod: 900 * ms}}, {at: 7 * s, asked: notes{pod: 5900 * ms}}, {at: 8 * s, asked: notes{pod: 6900 * ms}},
 		}, want: []steer.Client{pod}},
