@@ -301,8 +301,8 @@ func Load(path string, env Env) (*Node, error) {
 	return n, nil
 }
 
-// Read returns what the file at path sets, and defaults for the rest, without values that are detected on the node and without checks between
-// fields. It returns nil only if the file cannot be read. Cleanup needs no more, and works on a node that has left its cluster.
+// Read returns what the file at path sets, and defaults for the rest, without values that are detected on the node and without checks
+// between fields. It returns nil only if the file cannot be read. Cleanup needs no more, and works on a node that has left its cluster.
 func Read(path string, env Env) (*Node, error) {
 	n := Default()
 	n.at, n.origin = map[string]strict.Place{}, map[string]string{}

@@ -371,8 +371,8 @@ func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Pro
 	return known && !slices.Contains(bypassed, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
 }
 
-// query sends one query of a trial from the netns ns and waits for the answer. It uses a new socket, and over TCP a new connection. If again
-// is not 0, it repeats the query over UDP after that time; timeout is the time of both.
+// query sends one query of a trial from the netns ns and waits for the answer. It uses a new socket, and over TCP a new connection. If
+// again is not 0, it repeats the query over UDP after that time; timeout is the time of both.
 func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol, timeout, again time.Duration) (verdict, error) {
 	to := netip.AddrPortFrom(r.Steering, 53)
 	message := prober.NewTrial()

@@ -108,7 +108,7 @@ func TestFullQuota(t *testing.T) {
 	}
 }
 
-// junk sends messages that are answered or dropped before the chain: other opcodes, responses, two questions, noise of every length.
+// junk sends messages that are answered or dropped before the chain: other opcodes, responses, two entries in the question section, noise of every length.
 func junk(t *testing.T, cfg Config) {
 	t.Helper()
 	conn, err := net.Dial("udp", addressOf(cfg))

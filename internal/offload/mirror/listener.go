@@ -51,7 +51,7 @@ type sight struct {
 	at, fetch time.Time // fetch is when the last fetch began; zero if none did
 }
 
-// Counts has the number of mirrored queries by outcome. Each query with a readable question is counted once.
+// Counts has the number of mirrored queries by outcome. Each query with a readable question section is counted once.
 type Counts struct {
 	First   uint64 // Listener.seen had no record of the query from the last sightTime, so it was not fetched
 	Fetched uint64 // a fetch began

@@ -28,10 +28,10 @@ func (b *Iptables) hasRoutes() (bool, error) {
 	return has, nil
 }
 
-// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that a host needs (all but the
-// match rpfilter, see hasRoutes). It tries them, for the IP families of addrs (both if there are none), in chains without jumps to
-// them, which it then deletes. The error names the program and the rule. If other programs were in the way, so that the result is unknown, Busy is true for
-// the error.
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that a host needs (all but the match
+// rpfilter, see hasRoutes). It tries them, for the IP families of addrs (both if there are none), in chains without jumps to them, which it
+// then deletes. The error names the program and the rule. If other programs were in the way, so that the result is unknown, Busy is true
+// for the error.
 func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	h := steer.Example()
 	h.Ceded, h.Uplinks = []netip.Addr{h.Locals[0].Address, h.Locals[1].Address}, []string{"eth0"}

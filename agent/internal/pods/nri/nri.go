@@ -138,7 +138,8 @@ func (p *Plugin) serve(ctx context.Context) error {
 		return &connectError{fmt.Errorf("connect to NRI: %w", err)}
 	}
 	defer conn.Close()
-	s, err := stub.New(handler{p}, stub.WithPluginName(name), stub.WithPluginIdx(index), stub.WithConnection(conn), stub.WithLogger(logger{p.Log}))
+	s, err := stub.New(handler{p}, stub.WithPluginName(name), stub.WithPluginIdx(index), stub.WithConnection(conn),
+		stub.WithLogger(logger{p.Log}))
 	if err != nil {
 		return &connectError{fmt.Errorf("prepare NRI plugin: %w", err)}
 	}
@@ -330,7 +331,8 @@ func (p *Plugin) recordNoNRI(why error) {
 			continue
 		}
 		p.amendDNS(f, func(_ string, d *podfile.DNS) {
-			d.State, d.Reason = podfile.NoMethod, fmt.Sprintf("the runtime makes the pod's resolv.conf after ADD, and the agent is not connected to its NRI (%v)", why)
+			d.State = podfile.NoMethod
+			d.Reason = fmt.Sprintf("the runtime makes the pod's resolv.conf after ADD, and the agent is not connected to its NRI (%v)", why)
 		})
 	}
 }
