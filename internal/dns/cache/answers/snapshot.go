@@ -20,8 +20,8 @@ import (
 //	entry    2, flags (1), class (1), queue (1), TTL (4), age in ms (8), size (2), message
 //	end      0, entries (4), CRC-32C of all before it (4)
 //
-// An entry belongs to the last space before it. Its queue is 1 if Restore puts it into the main queue, else 0. Its message has a question section
-// section with one record, in lower case, and no OPT record.
+// An entry belongs to the last space before it. Its queue is 1 if Restore puts it into the main queue, else 0. Its message has a
+// question section with one record, in lower case, and no OPT record.
 const (
 	snapshotMagic   = "neardnsC"
 	snapshotVersion = 1
