@@ -95,7 +95,7 @@ func serve(ctx context.Context, e env, path string) error {
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	// Begin with a reload: since readConfig a file may have changed, for example the database, which another container downloads.
-	wg.Go(func() { process.FollowFiles(ctx, hangups, true, r.files, func() { r.reload(ctx) }) })
+	wg.Go(func() { process.FollowFiles(ctx, log, hangups, true, r.files, func() { r.reload(ctx) }) })
 	<-ctx.Done()
 	log.Info("edge is stopping")
 	return s.Stop()

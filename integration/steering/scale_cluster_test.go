@@ -293,7 +293,7 @@ func (m *many) phases() (out []measured) {
 	return out
 }
 
-// allowInotify lets the agents, of which each has an inotify instance, have them all as one user: usual limits are of one node. The limit
+// allowInotify lets the agents, of which each has two inotify instances, have them all as one user: usual limits are of one node. The limit
 // is the machine's, and is set back at the end.
 func allowInotify(t *testing.T, agents int) {
 	t.Helper()
@@ -306,7 +306,7 @@ func allowInotify(t *testing.T, agents int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testutil.Must(t, os.WriteFile(file, []byte(strconv.Itoa(limit+agents)), 0o644))
+	testutil.Must(t, os.WriteFile(file, []byte(strconv.Itoa(limit+2*agents)), 0o644))
 	t.Cleanup(func() {
 		if err := os.WriteFile(file, before, 0o644); err != nil {
 			t.Error(err)

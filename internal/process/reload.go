@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -31,11 +32,11 @@ func Hangups(ctx context.Context) <-chan struct{} {
 
 // FollowFiles calls reload at each hangup and whenever one of the files that followed returns has changed, until ctx ends. If stale is
 // set, it calls reload at once too. followed is called again after each reload, because that may change the list.
-func FollowFiles(ctx context.Context, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
+func FollowFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
 	for ; ctx.Err() == nil; stale = true {
 		files := followed()
 		watching, stop := context.WithCancel(ctx)
-		changes := upstream.Watch(watching, files)
+		changes := upstream.Watch(watching, log, files)
 		if stale {
 			reload() // after a hangup, or for changes before the watch began
 		}

@@ -42,7 +42,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	wg.Go(func() { releaseStartMemory(ctx, log, h.Alive) })
 	reload := make(chan hostsfile.Config)
 	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
-	changed := upstream.Watch(ctx, []string{filepath.Join(hostRoot, "etc/hosts")})
+	changed := upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")})
 	h.Run(ctx, changed, reload)
 	tick.Drain(changed)
 	return nil
@@ -99,7 +99,7 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 	if path != "" {
 		files = []string{path}
 	}
-	process.FollowFiles(ctx, e.Hangups(ctx), false, func() []string { return files }, func() {
+	process.FollowFiles(ctx, log, e.Hangups(ctx), false, func() []string { return files }, func() {
 		next, kept, err := loadHosts(e, path)
 		if err == nil {
 			if _, restart := config.Diff(conf, next); len(restart) > 0 {

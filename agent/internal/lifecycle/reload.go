@@ -101,7 +101,7 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 		}
 		set(next, take)
 	}
-	process.FollowFiles(ctx, hangups, stale, a.followed, reload)
+	process.FollowFiles(ctx, a.log, hangups, stale, a.followed, reload)
 }
 
 // followed lists the files whose change triggers a reload.

@@ -5,42 +5,149 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
+// How Watch paces itself.
 const (
-	poll   = 500 * time.Millisecond // interval of Watch's checks
-	settle = 200 * time.Millisecond // time from a changed file to its reading, because an editor writes in several steps
-	large  = 1 << 20                // size in bytes of files of which Watch compares size and time only: a geo database has 70 MB
+	settle   = 200 * time.Millisecond // time without a change before one is reported, because an editor writes in several steps
+	patience = 2 * time.Second        // maximum delay of a report if changes go on
+	poll     = 15 * time.Second       // interval of checks for changes without inotify events: network file systems, a bind mount's target
 )
 
 // Watch reports changes of files until ctx ends, which closes the channel. A value means that at least one file has changed, appeared or
 // vanished; several changes may give one value. It compares contents, because a file may be replaced by rename, be reached through
 // symlinks that are swapped (as the kubelet does with a mounted ConfigMap), or be touched without a change. Paths need not exist. A path
 // that ends in a slash is a folder, whose list of files is watched.
-func Watch(ctx context.Context, paths []string) <-chan struct{} {
-	paths = slices.Clone(paths)
+func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
+	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
 	ticks := tick.New()
-	last := content(paths) // before returning, so that every later change is noticed
+	w.last = w.content() // before returning, so that every later change is noticed
+	w.open()
 	go func() {
 		defer close(ticks)
-		for tick.Grid(ctx, poll) {
-			if content(paths) == last || !tick.Pause(ctx, settle) {
-				continue
-			}
-			if now := content(paths); now != last {
-				last = now
-				ticks.Send()
-			}
-		}
+		defer w.close()
+		w.run(ctx, ticks)
 	}()
 	return ticks
+}
+
+// watcher is the state of one Watch. Once Watch has returned, only its goroutine uses it, which ends with ctx.
+type watcher struct {
+	paths                  []string
+	log                    *slog.Logger
+	settle, patience, poll time.Duration
+
+	notify  *fsnotify.Watcher // nil: inotify is not available, so changes are found only by polling
+	folders []string          // the folders that notify watches
+	last    [sha256.Size]byte // content at the last check
+}
+
+func (w *watcher) open() {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		// For example, log readers have used up the node's inotify instances.
+		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "files", w.paths, "err", err, "every", w.poll)
+		return
+	}
+	w.notify = notify
+	w.follow()
+}
+
+func (w *watcher) close() {
+	if w.notify != nil {
+		_ = w.notify.Close() // nothing is lost with it
+	}
+}
+
+// run checks the files after events and at intervals, until ctx ends.
+func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
+	looking := time.NewTicker(w.poll)
+	defer looking.Stop()
+	var events chan fsnotify.Event
+	var errs chan error
+	if w.notify != nil {
+		events, errs = w.notify.Events, w.notify.Errors
+	}
+	var quiet <-chan time.Time // armed by the first event
+	var latest time.Time       // when to check even if events go on
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-events:
+			now := time.Now()
+			if quiet == nil {
+				latest = now.Add(w.patience)
+			}
+			quiet = time.After(min(w.settle, latest.Sub(now)))
+			continue
+		case err := <-errs:
+			// The error may mean an overflow of the event queue, with lost events, so check.
+			w.log.Debug("file watcher may have missed a change; checking the files once", "err", err)
+		case <-quiet:
+		case <-looking.C:
+		}
+		quiet = nil
+		w.check(ticks)
+	}
+}
+
+// check compares the contents with the last ones, and sends a value if they differ.
+func (w *watcher) check(ticks tick.Chan) {
+	if w.notify != nil {
+		w.follow() // first, so that a new folder is watched before its files are read
+	}
+	now := w.content()
+	if now == w.last {
+		return
+	}
+	w.last = now
+	ticks.Send()
+}
+
+// follow watches every folder on the way to the files: the folder of each path and, if that is a symlink, of each symlink's target.
+func (w *watcher) follow() {
+	var want []string
+	for _, p := range w.paths {
+		for range 8 { // at most eight folders for each path, so that a loop of symlinks ends
+			if dir := filepath.Dir(p); !slices.Contains(want, dir) {
+				want = append(want, dir)
+			}
+			target, err := os.Readlink(p)
+			if err != nil {
+				break
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(p), target)
+			}
+			p = target
+		}
+	}
+	for _, dir := range w.folders {
+		if !slices.Contains(want, dir) {
+			_ = w.notify.Remove(dir) // usually fails, because the watch ended with the folder
+		}
+	}
+	w.folders = nil
+	for _, dir := range want {
+		// Adding a folder twice is harmless, and necessary if the folder was replaced.
+		if err := w.notify.Add(dir); err == nil {
+			w.folders = append(w.folders, dir)
+		} else if up := filepath.Dir(dir); !slices.Contains(want, up) && w.notify.Add(up) == nil {
+			w.folders = append(w.folders, up) // the missing folder may appear: watch its parent
+		}
+	}
 }
 
 // names returns the files in a folder, except those that the kubelet swaps in a mounted ConfigMap; nil if p does not end in a slash.
@@ -59,19 +166,15 @@ func names(p string) []string {
 }
 
 // content returns a hash over the contents of all files and the names in all folders; a missing file counts too.
-func content(paths []string) [sha256.Size]byte {
+func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
-	for _, p := range paths {
-		size, changed := int64(-1), int64(0)
+	for _, p := range w.paths {
+		length := int64(-1)
 		if f, err := atomicfile.Open(p, os.O_RDONLY); err == nil {
-			if st, err := f.Stat(); err == nil && st.Size() > large {
-				size, changed = st.Size(), st.ModTime().UnixNano()
-			} else {
-				size, _ = io.Copy(digest, f)
-			}
-			_ = f.Close() // it was only read
+			length, _ = io.Copy(digest, f) // never all of it in memory: a geo database has 70 MB
+			_ = f.Close()                  // it was only read
 		}
-		_ = binary.Write(digest, binary.BigEndian, [2]int64{size, changed}) // a hash never fails
+		_ = binary.Write(digest, binary.BigEndian, length) // a hash never fails
 		for _, name := range names(p) {
 			digest.Write([]byte(name + "\x00"))
 		}

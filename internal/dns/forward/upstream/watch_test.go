@@ -2,17 +2,22 @@ package upstream
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var quietLog = slog.New(slog.DiscardHandler)
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -37,52 +42,56 @@ func write(t *testing.T, path, letter string) {
 	must(t, err)
 }
 
-// watch runs a test in a bubble, whose clock moves while the watch waits for its next check, with a watch of paths.
-func watch(t *testing.T, paths []string, test func(t *testing.T, ticked func(what string))) {
+// start runs a watcher with short times. Without notify it only polls.
+func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ticks := Watch(ctx, paths)
-		test(t, func(what string) {
-			t.Helper()
-			select {
-			case <-ticks:
-			case <-time.After(2 * poll):
-				t.Fatal("not seen: ", what)
-			}
-		})
-		cancel()
-		for range ticks {
-			t.Error("a tick after the end")
+	testutil.RequireRoot(t) // the kernel reports changes of files
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watcher{paths: paths, log: quietLog, settle: 20 * time.Millisecond, patience: 200 * time.Millisecond, poll: poll}
+	w.last = w.content()
+	if notify {
+		w.open()
+		if w.notify == nil {
+			t.Fatal("no inotify")
 		}
-	})
+	}
+	ticks := make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer w.close()
+		w.run(ctx, ticks)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return ticks
 }
 
-// TestLargeFile: of a large file only size and time are compared; a geo database has 70 MB.
+func ticked(t *testing.T, ticks <-chan struct{}, what string) {
+	t.Helper()
+	t.Log("waits for: ", what)
+	testutil.Receive(t, ticks)
+}
+
+// TestLargeFile: a file is compared without holding it in memory; a geo database has 70 MB.
 func TestLargeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "large")
 	must(t, os.WriteFile(path, nil, 0o644))
-	must(t, os.Truncate(path, large+1))
-	at := time.Unix(1, 0)
-	must(t, os.Chtimes(path, at, at))
-	first := content([]string{path})
-	write(t, path, "x")
-	must(t, os.Chtimes(path, at, at))
-	if content([]string{path}) != first {
-		t.Error("the content is read")
+	must(t, os.Truncate(path, 16<<20))
+	w := &watcher{paths: []string{path}}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first := w.content()
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+		t.Errorf("it allocated %d bytes", n)
 	}
-	must(t, os.Chtimes(path, at, at.Add(1)))
-	if content([]string{path}) == first {
-		t.Error("another time is no change")
-	}
-	must(t, os.Truncate(path, large+2))
-	must(t, os.Chtimes(path, at, at))
-	if content([]string{path}) == first {
+	must(t, os.Truncate(path, 16<<20+1))
+	if w.content() == first {
 		t.Error("another length is no change")
 	}
 }
 
-// TestSameContentIsNoChange: a file that is touched or replaced but has the same content is no change, nor is new content of a watched
+// TestSameContentIsNoChange: a file that is touched or replaced but has the same content makes no tick, nor does new content of a watched
 // folder's file.
 func TestSameContentIsNoChange(t *testing.T) {
 	dir := t.TempDir()
@@ -93,8 +102,9 @@ func TestSameContentIsNoChange(t *testing.T) {
 	write(t, filepath.Join(dir, "two"), "1")
 	must(t, os.Symlink("one", link))
 	write(t, filepath.Join(folder, "a.override"), "1")
-	paths := []string{file, link, folder + "/"}
-	first := content(paths)
+	ticks := make(chan struct{}, 1)
+	w := &watcher{paths: []string{file, link, folder + "/"}, log: quietLog}
+	w.last = w.content()
 	for what, change := range map[string]func(){
 		"nothing":        func() {},
 		"written again":  func() { write(t, file, "1") },
@@ -104,62 +114,52 @@ func TestSameContentIsNoChange(t *testing.T) {
 		"in a folder":    func() { write(t, filepath.Join(folder, "a.override"), "2") },
 		"kubelet's swap": func() { write(t, filepath.Join(folder, "..data"), "") },
 	} {
-		if change(); content(paths) != first {
+		if change(); len(ticks) > 0 {
+			t.Fatal("a tick without a look")
+		}
+		if w.check(ticks); len(ticks) > 0 {
 			t.Fatalf("%s: taken for a change", what)
 		}
 	}
 	write(t, file, "3")
-	if content(paths) == first {
-		t.Error("a change is not seen")
+	if w.check(ticks); len(ticks) != 1 {
+		t.Error("a change makes no tick")
 	}
 }
+
+const never = time.Hour
 
 func TestWatchFile(t *testing.T) {
 	dir := t.TempDir()
 	conf, other := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "other")
 	write(t, conf, "1")
-	watch(t, []string{conf}, func(t *testing.T, ticked func(string)) {
-		write(t, conf, "2")
-		ticked("written in place")
+	ticks := start(t, true, never, conf)
 
-		write(t, other, "3")
-		must(t, os.Rename(other, conf))
-		ticked("replaced by rename")
+	write(t, conf, "2")
+	ticked(t, ticks, "written in place")
 
-		must(t, os.Remove(conf))
-		ticked("removed")
+	write(t, other, "3")
+	must(t, os.Rename(other, conf))
+	ticked(t, ticks, "replaced by rename")
 
-		write(t, conf, "4")
-		ticked("back")
-	})
-}
+	must(t, os.Remove(conf))
+	ticked(t, ticks, "removed")
 
-// TestWatchSettles: a file that is written in two steps is one change.
-func TestWatchSettles(t *testing.T) {
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	write(t, conf, "1")
-	watch(t, []string{conf}, func(t *testing.T, ticked func(string)) {
-		time.Sleep(poll / 2) // checks are at multiples of poll
-		must(t, os.Truncate(conf, 0))
-		time.Sleep(poll/2 + settle/2)
-		write(t, conf, "2")
-		ticked("both steps")
-		time.Sleep(2 * poll) // a second tick would be found at the end
-	})
+	write(t, conf, "4")
+	ticked(t, ticks, "back")
 }
 
 // In a folder, only the names of the files count, not their contents, and not the names that the kubelet swaps.
 func TestWatchFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "custom")
-	watch(t, []string{dir + "/"}, func(t *testing.T, ticked func(string)) {
-		must(t, os.Mkdir(dir, 0o755))
-		file := filepath.Join(dir, "a.override")
-		write(t, file, "1")
-		ticked("a file in a folder that came")
+	ticks := start(t, true, never, dir+"/")
+	must(t, os.Mkdir(dir, 0o755))
+	file := filepath.Join(dir, "a.override")
+	write(t, file, "1")
+	ticked(t, ticks, "a file in a folder that came")
 
-		must(t, os.Remove(file))
-		ticked("one that went")
-	})
+	must(t, os.Remove(file))
+	ticked(t, ticks, "one that went")
 }
 
 // As the kubelet does it: each key is a symlink through ..data, which is swapped by rename; then the old folder is removed.
@@ -178,12 +178,11 @@ func TestWatchConfigMap(t *testing.T) {
 	}
 	project("..2026_1", "z")
 	must(t, os.Symlink("..data/stubDomains", key))
-	watch(t, []string{key, filepath.Join(dir, "upstreamNameservers")}, func(_ *testing.T, ticked func(string)) {
-		for i, text := range []string{"a", "b", "c"} {
-			project("..2026_x"+string(rune('a'+i)), text)
-			ticked("swap to " + text)
-		}
-	})
+	ticks := start(t, true, never, key, filepath.Join(dir, "upstreamNameservers"))
+	for i, text := range []string{"a", "b", "c"} {
+		project("..2026_x"+string(rune('a'+i)), text)
+		ticked(t, ticks, "swap to "+text)
+	}
 }
 
 // As with systemd-resolved: /etc/resolv.conf leads to another folder, where the file is replaced.
@@ -193,43 +192,85 @@ func TestWatchThroughLink(t *testing.T) {
 	write(t, stub, "1")
 	write(t, direct, "2")
 	must(t, os.Symlink(stub, link))
-	watch(t, []string{link}, func(t *testing.T, ticked func(string)) {
-		write(t, stub+".new", "3")
-		must(t, os.Rename(stub+".new", stub))
-		ticked("target replaced")
+	ticks := start(t, true, never, link)
 
-		must(t, os.Symlink(direct, link+".new"))
-		must(t, os.Rename(link+".new", link))
-		ticked("link set elsewhere")
+	write(t, stub+".new", "3")
+	must(t, os.Rename(stub+".new", stub))
+	ticked(t, ticks, "target replaced")
 
-		write(t, direct, "4")
-		ticked("new target written")
-	})
+	must(t, os.Symlink(direct, link+".new"))
+	must(t, os.Rename(link+".new", link))
+	ticked(t, ticks, "link set elsewhere")
+
+	write(t, direct, "4")
+	ticked(t, ticks, "new target written")
 }
 
 func TestWatchFolderThatComes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "neardns")
 	file := filepath.Join(dir, "node.yaml")
-	watch(t, []string{file}, func(t *testing.T, ticked func(string)) {
-		must(t, os.Mkdir(dir, 0o755))
-		must(t, os.WriteFile(file, []byte("1"), 0o644))
-		ticked("folder and file")
-		write(t, file, "2")
-		ticked("file in the new folder")
-		must(t, os.RemoveAll(dir))
-		ticked("folder removed")
-		must(t, os.Mkdir(dir, 0o755))
-		write(t, file, "3")
-		ticked("folder again")
-	})
+	ticks := start(t, true, never, file)
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(file, []byte("1"), 0o644)) // in two steps, for once
+	ticked(t, ticks, "folder and file")
+	write(t, file, "2")
+	ticked(t, ticks, "file in the new folder")
+	must(t, os.RemoveAll(dir))
+	ticked(t, ticks, "folder removed")
+	must(t, os.Mkdir(dir, 0o755))
+	write(t, file, "3")
+	ticked(t, ticks, "folder again")
+}
+
+// A folder with continuous changes must not delay a check without limit.
+func TestWatchBusyFolder(t *testing.T) {
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "resolv.conf")
+	ticks := start(t, true, never, conf)
+	write(t, conf, "1")
+	for ctx, n := testutil.Context(t), 0; ; n++ {
+		write(t, filepath.Join(dir, "log"), string(rune('a'+n%20)))
+		select {
+		case <-ticks:
+			return
+		case <-ctx.Done():
+			t.Fatal("not seen")
+		default:
+		}
+	}
+}
+
+func TestWatchWithoutNotify(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	ticks := start(t, false, 10*time.Millisecond, conf)
+	write(t, conf, "1")
+	ticked(t, ticks, "file came")
+}
+
+func TestWatchEnds(t *testing.T) {
+	testutil.RequireRoot(t) // the kernel reports changes of files
+	ctx, cancel := context.WithCancel(t.Context())
+	conf := filepath.Join(t.TempDir(), "resolv.conf")
+	ticks := Watch(ctx, quietLog, []string{conf})
+	write(t, conf, "1")
+	ticked(t, ticks, "file came")
+	cancel()
+	select {
+	case _, open := <-ticks:
+		if open {
+			t.Error("a tick after the end")
+		}
+	case <-testutil.Context(t).Done():
+		t.Fatal("not closed")
+	}
 }
 
 // A FIFO at a path is no file that can be read: opening it would block until a program writes into it.
 func TestWatchDoesNotBlockOnFIFO(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
-	absent := content([]string{path})
+	absent := (&watcher{paths: []string{path}}).content()
 	must(t, syscall.Mkfifo(path, 0o600))
-	if content([]string{path}) != absent {
+	if (&watcher{paths: []string{path}}).content() != absent {
 		t.Error("a FIFO has content")
 	}
 }
