@@ -37,6 +37,7 @@ type model struct {
 // address, except of a cluster that is new at a host and wants another strategy.
 func TestModel(t *testing.T) {
 	const episode = 100
+	t.Logf("%d steps from seed %d", *modelSteps, *modelSeed)
 	var seed uint64
 	t.Cleanup(func() {
 		if t.Failed() {
