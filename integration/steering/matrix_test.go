@@ -26,32 +26,18 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// envBackends names the back ends of a machine that has only some, such as "nftables,iptables-legacy". Without it, all are run.
+// envBackends chooses among the cells, for machines that have only some, such as "nftables,iptables-legacy"; all without it.
 const envBackends = "NEARDNS_BACKENDS"
 
 // cells are the shared cases over back ends, kube-proxy's modes, families and ways to attach pods: each pair of a mode with one of the
-// others, and not each triple. The tracer goes through all combinations of what rules depend on (pkg/testutil/trace). Of each kind of
-// iptables the check has one cell, in which its pods are attached in another way than nftables' pods of that family; the other families
-// are those of TestIPTablesRepair and TestDefaultInstall (IPv4) and of TestNameserverLocal (dual stack). A machine that names its back
-// ends, as those of integration/vm do, has every cell of the compatibility table (docs/reference/compatibility.md).
+// others, and not each triple. The tracer goes through all combinations of what rules depend on (pkg/testutil/trace). The
+// compatibility table (docs/reference/compatibility.md) has each of them.
 func cells() []setup {
 	attachments := []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF}
-	few := map[string]setup{
-		string(iptables.NFT):    {families: testutil.Dual, attach: testutil.BridgeNF},
-		string(iptables.Legacy): {families: testutil.IPv6, attach: testutil.BridgeCNI},
-	}
-	if os.Getenv(envBackends) != "" {
-		few = nil
-	}
 	var out []setup
 	for i, proxy := range testutil.Proxies() {
 		for _, backend := range chosen(envBackends, nftables, string(iptables.NFT), string(iptables.Legacy)) {
 			if backend != nftables && proxy == testutil.NFTables { // TestIPTablesBesideNFTables is about that one
-				continue
-			}
-			if s, ok := few[backend]; ok {
-				s.proxy, s.backend = proxy, backend
-				out = append(out, s)
 				continue
 			}
 			for j, families := range []testutil.Families{testutil.Dual, testutil.IPv4, testutil.IPv6} {
