@@ -17,7 +17,7 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		flow,
 		`{"search": ["a.b"], "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}`,
 		"---\n# as people write it\nsearch:\n- 'a.b' # quoted\noptions:\n- name: ndots\n  value: 2\n- name: edns0\n",
-		"options: &o\n  - ndots:2\n  - \"edns0\"\nsearch:\n  - >-\n    a.b\n",
+		"options:\n  - ndots:2\n  - \"edns0\"\nsearch:\n  - >-\n    a.b\n",
 	} {
 		var w PodRules
 		if err := w.params(text); err != nil {
@@ -35,17 +35,21 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 20) + "]\n"
 	}
 	for text, want := range map[string]string{
-		"":                            "the overlay: ",
-		"# only this":                 "the overlay: ",
-		"options: [ndots: 1]":         "options[0].name: missing",
-		"options:\n- yes\n":           "options[0]: ",
-		"options: [a]\noptions: [b]":  `"options" already set`,
-		"options:\n\t- ndots:2\n":     "line 2: found character that cannot start any token",
-		`{"options": ["ndots:2"}`:     "did not find expected ',' or ']'",
-		bomb:                          "excessive aliasing",
-		strings.Repeat("[", 20000):    "exceeded max depth",
-		"searches: \xff":              "invalid",
-		"- options:\n  - name: ndots": "a list, but one object",
+		"":                           "the overlay: ",
+		"# only this":                "the overlay: ",
+		"options: [ndots: 1]":        "options[0].name: missing",
+		"options:\n- yes\n":          "options[0]: ",
+		"options: [a]\noptions: [b]": `"options" already set`,
+		"options:\n\t- ndots:2\n":    "line 2: found character that cannot start any token",
+		`{"options": ["ndots:2"}`:    "did not find expected ',' or ']'",
+		bomb:                         "anchors and aliases",
+		"[&a " + strings.Repeat("x", 1000) + strings.Repeat(",*a", 1000) + "]": "anchors and aliases",
+		`{"options": ["` + strings.Repeat("x", 64<<10) + `"]}`:                 "longer than 65536 bytes",
+		"options: [a]\n---\nsearch: [a.b]":                                     "more than one YAML document",
+		"options: [a]\n...\nsearch: [a.b]":                                     "more than one YAML document",
+		strings.Repeat("[", 20000):                                             "exceeded max depth",
+		"searches: \xff":                                                       "invalid",
+		"- options:\n  - name: ndots":                                          "a list, but one object",
 	} {
 		var w PodRules
 		if err := w.params(text); err == nil || !strings.Contains(err.Error(), want) || len(w.layers) > 0 {

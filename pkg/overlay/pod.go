@@ -132,9 +132,21 @@ func (w *PodRules) read(name, value string) error {
 	return err
 }
 
+// maxParams is the largest text of AnnotationParams in bytes. Annotations of a pod may have 256 KiB, and the pod file has what the text means.
+const maxParams = 64 << 10
+
 func (w *PodRules) params(value string) error {
-	text, err := []byte(value), error(nil)
-	if !json.Valid(text) {
+	text := []byte(value)
+	switch {
+	case len(value) > maxParams:
+		return fmt.Errorf("longer than %d bytes: write less", maxParams)
+	case json.Valid(text):
+	case strings.ContainsAny(value, "&*"): // the library limits the number of aliases, not the size of what they stand for
+		return errors.New("anchors and aliases (& and *) are not read: write their values out")
+	case strings.Contains(value, "\n---") || strings.Contains(value, "\n..."): // the library reads the first document alone
+		return errors.New("more than one YAML document: write one")
+	default:
+		var err error
 		if text, err = yaml.YAMLToJSONStrict(text); err != nil {
 			return err
 		}
