@@ -204,7 +204,7 @@ func (n *Node) checkNames() []error {
 			"kube-proxy in IPVS mode has the address on a link of its own, and translates packets to it in any case: take it out; " +
 				"pods are steered without it"},
 		{n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables), "interceptNode",
-			"the iptables back end has no such rules: take it out, or write backend: nftables"},
+			"the iptables back end has no such rules: take it out, or write backend: nftables (and run cleanup on nodes with steered pods)"},
 		{len(n.ResolvConf.Paths) == 0, "resolvConf.paths", "names no path: name one, or write mode: off"},
 		{(n.KernelHits.Mode == KernelHitsOn || n.KernelHits.Mode == KernelHitsNamespaces) && n.FastPath == FastPathOff, "kernelHits.mode",
 			"the kernel gets the answers of the fast path: write fastPath: \"on\", or mode: \"off\""},

@@ -22,7 +22,7 @@ func (a *agent) chooseBackend(ctx context.Context, stats *iptables.Stats, want p
 	if err != nil {
 		return rules.Kind{}, err
 	}
-	if now := steeredBy(want.Folders.State, tried[0]); !now.Alike(tried[0]) {
+	if now := steeredBy(want.Folders.State, tried[0]); len(want.Redirects) > 0 && !now.Alike(tried[0]) {
 		a.log.Warn("pods are steered by another back end than the configured one, so it stays; to change it, run `neardns-agent cleanup` on "+
 			"the node while no agent runs, or reboot the node", "backend", now.String(), "configured", want.Backend)
 		if tried, err = rules.Candidates(now.String(), nil, stats); err != nil {
