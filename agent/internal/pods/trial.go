@@ -218,7 +218,7 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	if d.Young(time.Now()) {
 		timeout = young
 		if d.Status.State == podstate.Steered {
-			protocols, again = protocols[:1], young/3
+			protocols, again = protocols[:1], young/6
 		}
 	}
 	results := make([]verdict, len(protocols))
@@ -297,7 +297,7 @@ func (p *Pods) tryProtocol(
 	}
 	var sent time.Time
 	for range queries {
-		sent = time.Now()
+		sent = time.Now().Add(again)
 		answer, err := query(ctx, ns, d.Redirect, proto, timeout, again)
 		if err != nil || answer != isLost {
 			return answer, err
