@@ -45,7 +45,7 @@ func configCommand(e env) *cobra.Command {
 	show.Flags().BoolVar(&rendered, "corefile", false,
 		"print the Corefile that is rendered from --config, or from detected values and defaults")
 	show.Flags().StringVar(&format, "format", "yaml", "output `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
-		"kubelet: the DNS settings in the kubelet's configuration, as JSON; no output if no file of the kubelet is found")
+		"kubelet: the DNS settings in the kubelet's configuration, as JSON, or nothing if no file of the kubelet is found")
 	show.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
 		case rendered:

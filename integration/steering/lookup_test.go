@@ -38,11 +38,6 @@ var corpus = []struct{ name, a, aaaa string }{
 	{"*.corp.example.com.", "192.0.2.9", "-"},
 }
 
-// corpusNames are looked up: each kind of end that a walk of the search list can have, and some that it comes by.
-var corpusNames = []string{"web", "web.default", "db.data", "www.example.com", "v4.example.com", "v6.example.com", "cdn.example.com", "nodata.example.com",
-	"loop.example.com", "fails.example.com", "half.example.com", "wiki", "empty", "broken", "a.wild.example.com", "x.corp.example.com",
-	"nowhere", "nowhere.example.com", "web.default.svc.cluster.local", "gone.default.svc.cluster.local"}
-
 // answerCorpus is kube-dns's answer.
 func answerCorpus(q testutil.Question) *dns.Msg {
 	m := new(dns.Msg).SetReply(q.Msg)

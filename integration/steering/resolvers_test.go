@@ -18,6 +18,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// corpusNames are looked up: each kind of end that a walk of the search list can have, and some that it comes by.
+var corpusNames = []string{"web", "web.default", "db.data", "www.example.com", "v4.example.com", "v6.example.com", "cdn.example.com", "nodata.example.com",
+	"loop.example.com", "fails.example.com", "half.example.com", "wiki", "empty", "broken", "a.wild.example.com", "x.corp.example.com",
+	"nowhere", "nowhere.example.com", "web.default.svc.cluster.local", "gone.default.svc.cluster.local"}
+
 // The programs of these tests are Debian's; `make test-resolvers` fetches them. resolved is unpacked, since its package would change the
 // machine's own resolv.conf.
 const envResolved = "NEARDNS_RESOLVED"

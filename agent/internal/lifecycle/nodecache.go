@@ -219,7 +219,7 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	return up, err
 }
 
-// write writes the filled-in template to the -conf file, for people to read. The agent does not read that file.
+// write writes the filled-in template to the file of -conf or -corefile, for people to read. The agent does not read that file.
 func (c *nodeCache) write(text string) {
 	if c.opts.Corefile == "" {
 		return

@@ -133,7 +133,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 		case s.lastLogged == "":
 			s.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
-			a.log.Info("another agent is active on this node; this one is standing by until it ends", "active", held.owner)
+			a.log.Info("another agent is active on this node; this one is standing by until it ends")
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()

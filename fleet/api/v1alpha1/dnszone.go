@@ -58,7 +58,8 @@ type DNSZoneSpec struct {
 	// +required
 	TSIG TSIGKey `json:"tsig"`
 
-	// publishers lists which namespaces may publish which hosts and addresses. A DNSRecord that no entry allows is refused.
+	// publishers lists which namespaces may publish which hosts with which addresses or hostnames. A DNSRecord is refused unless entries
+	// that allow its host together allow all of its addresses, or its hostname.
 	//
 	// +optional
 	// +listType=atomic

@@ -210,8 +210,8 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 }
 
-// merge returns the target of an address that two clusters publish: that of a health check if one of the two is; otherwise the address is
-// healthy if one of the clusters is not silent. nil is the target of an address that no cluster publishes.
+// merge returns the Target of an address that two clusters publish: a health check's, if there is one; otherwise the address is healthy
+// unless both clusters are silent (see heartbeats). nil is the Target of an address that no cluster publishes.
 func merge(a, b Target) Target {
 	switch {
 	case b == nil:

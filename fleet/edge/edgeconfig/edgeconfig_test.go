@@ -122,8 +122,9 @@ func TestLoadEdgeFaults(t *testing.T) {
 			t.Errorf("%s: taken as %+v", name, e)
 			continue
 		}
-		rest, found := err.Error(), false
+		rest := err.Error()
 		for _, want := range row.want {
+			var found bool
 			if _, rest, found = strings.Cut(rest, want); !found {
 				t.Errorf("%s: %v\ndoes not have %q, or not in this order", name, err, row.want)
 				break

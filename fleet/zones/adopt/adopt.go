@@ -129,7 +129,7 @@ func (a *Action) foreign(host, what string) {
 	a.Foreign, a.Changed[host] = append(a.Foreign, host+what), true
 }
 
-// ErrWrites is the error of Next if records of the hosts changed in the step Resting. The export then has the new records.
+// ErrWrites is the error of Next in the step Resting if the hosts' records differ from the export. The export then has the new records.
 var ErrWrites = errors.New("the other controller still writes: exclude the hosts there, and run this again")
 
 // ErrForeign is the error of Next and Undo, together with Action.Done, if Action.Foreign has a host.

@@ -57,9 +57,9 @@ func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	return c, err
 }
 
-// build makes a chain from cfg and starts its plugins. caddy cannot set plugins up without listening, so the first start-up callback
-// stops caddy with errBuilt, after the plugins are compiled (see dispatch). build then does what caddy would do next, except for the
-// sockets. The caller must not hold process.mu.
+// build makes a chain from cfg and starts its plugins. caddy.Start sets plugins up, but then listens, so the first start-up callback
+// stops it with errBuilt, after the plugins are compiled (see dispatch). build then does what caddy.Start would do next, except for
+// the sockets. The caller must not hold process.mu.
 func (b *Builder) build(cfg Config) (*Chain, error) {
 	input, cfg, err := prepare(cfg)
 	if err != nil {

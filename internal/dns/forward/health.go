@@ -274,7 +274,8 @@ func (s *server) streamFailed(now time.Time, why error) {
 		return
 	}
 	if was := s.health.datagramsUntil.Swap(s.at(now.Add(datagramsFor))); was == 0 {
-		s.log.Info("upstream fails with TCP, not with UDP; for a pause, UDP is tried first", "server", s.name, "err", why, "pause", datagramsFor)
+		s.log.Info("upstream fails with TCP, not with UDP; UDP is tried first, TCP again after each pause", "server", s.name, "err", why,
+			"pause", datagramsFor)
 	}
 }
 

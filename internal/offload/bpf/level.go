@@ -35,8 +35,9 @@ import (
 // DefaultFolder is the folder in the BPF file system where maps and programs are pinned.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first may have
-// up to 192 bytes together. There are a quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
+// DefaultEntries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each
+// rounded up to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a quarter
+// as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
 const DefaultEntries = 4096
 
 // ServedMost is the largest number of addresses for Serve. The program's map has room for two more, which Test uses.
@@ -55,7 +56,7 @@ type Options struct {
 }
 
 // Level is the kernel's part of a node's cache. Its methods may be called from several goroutines at once. Two processes may open the
-// same one: each write is atomic, and the last one wins.
+// same one: no half-written answer is served, and only answers of the process that last called Open or Invalidate are.
 type Level struct {
 	folder  string // the folder with the pins of this build
 	log     *slog.Logger

@@ -29,10 +29,10 @@ const (
 	prioVeryLast = math.MaxInt32
 )
 
-// The pod table bypasses the agent by itself, so that no neardns process has to run for this. If a query gets no answer for
-// podTrust, later queries keep their cluster DNS address, as in a pod that is not steered. It does not matter whether the query
-// or the answer was lost, nor what lost it: for example a program at the pod's link, an eBPF policy, missing host rules, or a
-// broken fallback.
+// Unless steer.Pod.Always is set, the pod table bypasses the agent by itself, so that no neardns process has to run for this. If
+// the queries over one IP family and protocol get no answer for podTrust, later ones keep their cluster DNS address, as in a pod
+// that is not steered (see group). It does not matter whether the queries or the answers were lost, nor what lost them: for
+// example a program at the pod's link, an eBPF policy, missing host rules, or a broken fallback.
 const (
 	// podTrust is how long a pod waits for an answer before its later queries bypass the agent. Resolvers repeat a query after
 	// 5 s (resolv.conf(5)) or 2.5 s (musl), and TCP sends its third SYN after 3 s, so the repetition is answered. The agent

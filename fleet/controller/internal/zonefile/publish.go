@@ -27,7 +27,7 @@ import (
 type Publishing struct {
 	File     string
 	Identity zone.Identity
-	Prune    bool             // remove each host that this cluster has in the zone, but no accepted record in the file
+	Prune    bool             // remove this cluster's hosts from the zone if the file has no accepted record for them
 	Once     bool             // return when each host is published or removed, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
 	Poll     time.Duration    // interval of queries for the zone's serial, as zonewriter.Options.Poll
