@@ -132,7 +132,8 @@ func (w *PodRules) read(name, value string) error {
 	return err
 }
 
-// maxParams is the largest text of AnnotationParams in bytes. Annotations of a pod may have 256 KiB, and the pod file has what the text means.
+// maxParams is the largest text of AnnotationParams in bytes. Annotations of a pod may have 256 KiB, and the pod file has what the text
+// means.
 const maxParams = 64 << 10
 
 func (w *PodRules) params(value string) error {

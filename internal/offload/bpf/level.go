@@ -36,8 +36,8 @@ import (
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
 // DefaultEntries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each
-// rounded up to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a quarter
-// as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
+// rounded up to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a
+// quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
 const DefaultEntries = 4096
 
 // ServedMost is the largest number of addresses for Serve. The program's map has room for two more, which Test uses.

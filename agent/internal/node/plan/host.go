@@ -57,8 +57,8 @@ func (p Plan) ForBackend(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
 	caps := k.Caps()
 	if p.InterceptNode && !caps.Intercept {
-		return p, fmt.Errorf("interceptNode: the %s back end, which the kernel or pods that are steered by it need, has no such rules: take it out; "+
-			"if nftables is to be used, run `neardns-agent cleanup` on the node while no agent runs", k)
+		return p, fmt.Errorf("interceptNode: the %s back end, which the kernel or pods that are steered by it need, has no such rules: "+
+			"take it out; to use nftables, run `neardns-agent cleanup` on the node while no agent runs", k)
 	}
 	p.Terms.Lifetime = caps.Lifetime(p.Terms.Lifetime)
 	return p, nil
