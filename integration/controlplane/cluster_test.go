@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -94,7 +95,7 @@ func (c *cluster) controller() *Process {
 	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "neardns-controller"}, d); err != nil {
 		c.t.Fatal(err)
 	}
-	args := append(d.Spec.Template.Spec.Containers[0].Args, "--kubeconfig="+config, "--metrics=0", "--health=0")
+	args := slices.Concat(d.Spec.Template.Spec.Containers[0].Args, []string{"--kubeconfig=" + config, "--metrics=0", "--health=0"})
 	return Run(c.t, c.path(name+".log"), "../../bin/neardns-controller", args...)
 }
 
