@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
 )
 
-// queryResult is the result of one query that the doctor sent to a server.
+// queryResult is the result of the doctor's check of one server.
 type queryResult struct {
 	server string
 	addr   netip.Addr

@@ -48,6 +48,6 @@ func IsLocked(err error) bool {
 	return errors.As(err, new(*LockedError)) || errors.Is(err, prober.ErrHeld)
 }
 
-// newInstance returns a random name for this process. Answers to the agent's probes carry it, so that the prober does not accept another
-// program's answer.
+// newInstance returns a random name for this process. Answers to the agent's probes carry it, so that the agent does not count another
+// program's answer as its own.
 func newInstance() string { return strings.ToLower(rand.Text()[:13]) }

@@ -192,7 +192,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (answere
 	return r.Failure == prober.None
 }
 
-// verdictOf adds a probe's result to the target's history, and returns whether its lease is to be renewed, withdrawn or left as it is.
+// verdictOf adds a probe's result to the target's history, and returns what to do with its lease.
 func (n *Node) verdictOf(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()

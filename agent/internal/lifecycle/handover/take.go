@@ -97,8 +97,8 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, err
 	}
-	// If this process did not run for takenWait, the active agent has given up before, and a refusal waits here. Else it closes the
-	// connection. If it does not run itself, nothing comes, and the node is this agent's.
+	// If this process was stopped for longer than takenWait, the active agent has given up and has sent a refusal, which is read here.
+	// Otherwise the active agent closes the connection or, if it is stopped itself, sends nothing; then the node is this agent's.
 	if m, _, err := t.conn.receive(confirmWait); err == nil {
 		closeFiles(files)
 		return nil, fmt.Errorf("take over: %w", expect(kindTaken, m, nil))
