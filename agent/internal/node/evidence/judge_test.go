@@ -150,9 +150,10 @@ func TestReconcile(t *testing.T) {
 	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.bypassed) != 2 {
 		t.Fatalf("an earlier agent's: %v, %v", ended, j.bypassed)
 	}
-	j.noteBypass(pod, j.next(pod, true, start.Add(time.Minute)))
-	if h := j.bypassed[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(time.Minute+podstate.Soon)) {
-		t.Errorf("held again: %+v", h)
+	j.dueTrials(start, func(steer.Client) (Lease, bool) { return Lease{}, true })
+	j.noteBypass(pod, j.next(pod, true, start.Add(time.Second)))
+	if h := j.bypassed[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(podstate.Soon)) {
+		t.Errorf("held again, so its next trial is put off: %+v", h)
 	}
 	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || len(j.bypassed) != 1 {
 		t.Errorf("one cleared: %v, %v", ended, j.bypassed)

@@ -60,7 +60,7 @@ const (
 
 // The pauses between two trials of a path.
 const (
-	Retry   = 500 * time.Millisecond // of a path without any result, and of a young path
+	Retry   = 300 * time.Millisecond // of a path without any result, and of a young path
 	Soon    = 10 * time.Second       // of a bypassed path
 	Rarely  = time.Minute            // of a path bypassed for longer than Patient: a permanent policy then drops few queries
 	Patient = 10 * time.Minute       // how long a bypassed path is tried every Soon
@@ -146,7 +146,7 @@ var table = [states][events]row{
 		TrialAnswered:   {to: Waiting, trial: never},
 		TrialUnanswered: {trial: later},
 		TrialVoid:       {trial: later},
-		HostDrops:       {do: Bypass, trial: later},
+		HostDrops:       {do: Bypass}, // the next trial is scheduled since the one whose query was dropped
 		HostDelivers:    {to: Steered, do: Steer, trial: never},
 		LeaseGranted:    {trial: leased},
 		LeaseWithdrawn:  {trial: noLease},

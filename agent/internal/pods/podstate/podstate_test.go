@@ -41,7 +41,7 @@ func TestTable(t *testing.T) {
 	const same = ", next 10s"
 	want := map[State]map[Event]string{
 		Untried: {
-			TrialAnswered: "waiting", TrialUnanswered: "bypassed, next 15s", TrialVoid: "untried, next 5.5s",
+			TrialAnswered: "waiting", TrialUnanswered: "bypassed, next 15s", TrialVoid: "untried, next 5.3s",
 			LeaseWithdrawn: "untried, next 10s, no lease", Deselected: "unselected",
 		},
 		Waiting: {FallbackVerified: "steered, steer", LeaseWithdrawn: "waiting, next 10s, no lease",
@@ -55,20 +55,20 @@ func TestTable(t *testing.T) {
 		},
 		Bypassed: {
 			TrialAnswered: "waiting", TrialUnanswered: "bypassed, next 15s", TrialVoid: "bypassed, next 15s",
-			HostDrops: "bypassed, bypass, next 15s", HostDelivers: "steered, steer",
+			HostDrops: "bypassed, bypass" + same, HostDelivers: "steered, steer",
 			LeaseWithdrawn: "bypassed, next 10s, no lease", Deselected: "unselected",
 		},
 		Unselected: {Selected: "untried, next 5s", LeaseWithdrawn: "unselected, next 10s, no lease"},
 	}
 	// While the path is young, these differ: it is tried again soon, and a steered one is watched.
 	young := map[State]map[Event]string{
-		Untried: {TrialUnanswered: "bypassed, next 5.5s"},
-		Waiting: {FallbackVerified: "steered, steer, next 5.5s, hidden"},
+		Untried: {TrialUnanswered: "bypassed, next 5.3s"},
+		Waiting: {FallbackVerified: "steered, steer, next 5.3s, hidden"},
 		Steered: {
-			TrialAnswered: "steered, next 5.5s, hidden", TrialVoid: "steered, next 5.5s, hidden", TrialFailed: "steered, next 5.5s",
-			TrialUnanswered: "bypassed, bypass, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s",
+			TrialAnswered: "steered, next 5.3s, hidden", TrialVoid: "steered, next 5.3s, hidden", TrialFailed: "steered, next 5.3s",
+			TrialUnanswered: "bypassed, bypass, next 5.3s", HostDrops: "bypassed, bypass, next 5.3s",
 		},
-		Bypassed: {TrialUnanswered: "bypassed, next 5.5s", TrialVoid: "bypassed, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s"},
+		Bypassed: {TrialUnanswered: "bypassed, next 5.3s", TrialVoid: "bypassed, next 5.3s", HostDrops: "bypassed, bypass" + same},
 	}
 	from := time.Unix(0, 0)
 	for state := Untried; state < states; state++ {
@@ -109,7 +109,7 @@ func TestTrials(t *testing.T) {
 		want   string
 	}{
 		{"of a pod that ran before", Status{State: Untried}, []Event{Heartbeat}, "untried, trial, next 11s"},
-		{"of a young pod that was bypassed", Status{State: Bypassed, Untried: from}, []Event{Heartbeat}, "bypassed, next 1.5s"},
+		{"of a young pod that was bypassed", Status{State: Bypassed, Untried: from}, []Event{Heartbeat}, "bypassed, next 1.3s"},
 		{"of a young pod, without a result", Status{State: Untried, Untried: from}, []Event{Heartbeat, Heartbeat}, "untried, next 11s"},
 		{"of a bypassed pod, after an agent's start", Status{State: Bypassed}, []Event{Heartbeat}, "bypassed, next 11s"},
 		{"of a steered pod", Status{State: Steered}, []Event{Heartbeat}, "steered"},
