@@ -22,7 +22,7 @@ func adoptCommand(stdout, stderr io.Writer) *cobra.Command {
 	c := viewCommand("adopt", "take over the hosts of external-dns or Kuadrant, in steps; --undo restores them", nil,
 		func(c *cobra.Command, f *zonesFile) {
 			f.lasting = true
-			c.Flags().StringVar(&a.Export, "export", "", "`FILE` with the hosts as they were and the adoption's last step; the first run makes it")
+			c.Flags().StringVar(&a.Export, "export", "", "`FILE` with the hosts as they were and the step reached; the first run makes it")
 			c.Flags().StringVar(&r.From, "from", "", "`CONTROLLER` that owns the hosts: external-dns or kuadrant")
 			c.Flags().StringVar(&r.Owner, "owner", "", "`ID` of the hosts' owner: external-dns' --txt-owner-id")
 			c.Flags().StringVar(&r.Prefix, "txt-prefix", "", "`TEXT` of external-dns' flag of this name")

@@ -71,8 +71,8 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	if !p.Steers() && (v.conf.OnUnsupported != unsupportedFail || len(f.In(podfile.Pending)) == 0) {
 		// This ADD does not steer the pod, so the failure does not affect its DNS: only the state file, the host's rules for its
 		// exemption from node interception or the removal of old rules failed.
-		v.log.Warn("cannot change the pod's state file or the rules; this ADD does not steer the pod, so its DNS is not affected",
-			"verb", v.name, "container_id", f.ContainerID, "err", err)
+		v.log.Warn("cannot write the pod's state file or change packet rules for it; this ADD does not steer the pod", "verb", v.name,
+			"container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	undone := v.undo(ns, f)

@@ -26,7 +26,7 @@ type podSettings struct {
 	nameservers []string
 }
 
-// settingsFacts has everything besides the configuration that the decision about a pod's DNS settings depends on.
+// settingsFacts is what the decision about a pod's DNS settings depends on, besides the configuration and the call.
 type settingsFacts struct {
 	Sandbox    sandbox.File // the pod's resolv.conf, if the runtime has already created it
 	SandboxErr error        // why Sandbox is not known; nil if it is

@@ -16,7 +16,8 @@ import (
 // State is the severity of a finding.
 type State string
 
-// The states. Warn means that something works but may stop working, or could not be read. Fail means that something does not work now.
+// The states. Warn means that something works, but not as configured or perhaps not for long, or could not be read. Fail means that
+// something does not work now.
 const (
 	OK   State = "OK"
 	Warn State = "WARN"

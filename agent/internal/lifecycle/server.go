@@ -22,7 +22,7 @@ import (
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
-// parts has the state that neardns's CoreDNS plugins share. It outlives reloads of the Corefile.
+// parts has the state of neardns's CoreDNS plugins and of the observer. It outlives reloads of the Corefile.
 type parts struct {
 	gate      *limit.Gate
 	upstreams *forward.Servers

@@ -71,9 +71,9 @@ type Decision struct {
 	Include, Exclude []string
 	// Accepted is the placement in effect; nil: every node runs the cache.
 	Accepted *v1alpha1.NodePlacement
-	// Numbers of nodes on which the cache can run. Entering counts nodes that are to get the cache and do not have it Ready yet, without
-	// nodes that are down and not excluded. Leaving counts nodes that are to lose the cache: those without the label, and those that are up
-	// and still have the pod.
+	// Numbers of nodes, of those that can run the cache. Entering counts nodes that are to get the cache and do not have it Ready yet; of
+	// nodes that are down, it counts only those with the label. Leaving counts nodes that are to lose the cache: those without the label,
+	// and those that are up and still have the pod.
 	Nodes, Eligible, Ready, ExcludedNodes, Entering, Leaving int
 	Conditions                                               [3]Condition // Accepted, Applied, Available
 }

@@ -225,7 +225,7 @@ func printBlock(field string, sb caddyfile.ServerBlock) (map[string][]string, er
 		text := "zone {\n" + strings.Join(lines[name], "\n") + "\n}\n"
 		again, err := caddyfile.Parse(field, strings.NewReader(text), nil)
 		if err != nil || len(again) != 1 || !sameTokens(tokens, again[0].Tokens[name]) {
-			// For example, the syntax cannot express a backslash before a quote.
+			// For example, a word in quotes cannot have a backslash before a quote.
 			return nil, fmt.Errorf("%s: line %d: %s: cannot be carried over: write it without backslashes, quotes and {$ within one word",
 				field, tokens[0].Line, name)
 		}

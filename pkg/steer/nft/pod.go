@@ -46,10 +46,10 @@ const (
 	// podSweep is how often the kernel frees expired set elements. Elements stop matching when they expire. The kernel's
 	// default of a second would wake a worker each second for each set of each pod.
 	podSweep = 10 * time.Second
-	// podWays and podConns are the sizes of the pod table's sets. podWays is more than the four keys of a group can leave
-	// behind between two sweeps. podConns is what a pod that uses only TCP opens during podConn at 25 connections a second. If
-	// a set is full, further queries are steered as if nothing was recorded, because a connection must not change its server
-	// after the SYN.
+	// podWays and podConns are the sizes of the pod table's sets. A group has four keys: two IP families, two protocols. podWays
+	// is more than the expired elements that they can leave behind between two sweeps. podConns is what a pod that uses only TCP
+	// opens during podConn and podSweep at 17 connections a second. What a full set cannot record is steered: if a SYN went to
+	// kube-dns unrecorded, its connection's later packets would be steered, and a connection must not change its server then.
 	podWays, podConns = 128, 512
 )
 

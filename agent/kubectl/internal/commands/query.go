@@ -30,8 +30,8 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 		}
 		return nil
 	}
-	pod := c.Flags().String("pod", "", "`NAMESPACE/NAME` of a pod from which to query too, on its node; default: "+
-		"no pod, on --node or the first node")
+	pod := c.Flags().String("pod", "", "`NAMESPACE/NAME` of a pod: query on its node, and from the pod too; "+
+		"without it, query on --node or the first node")
 	kind := c.Flags().String("type", "A", "`TYPE` of the records")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {

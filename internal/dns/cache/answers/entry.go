@@ -245,7 +245,7 @@ func (e *Entry) TTL() uint32 { return e.ttl }
 // Stored is the time when the answer was stored, on the store's clock.
 func (e *Entry) Stored() Instant { return Instant(e.stored) }
 
-// Left is the remaining TTL in seconds; at zero or below, the entry is stale. As in CoreDNS, a second that has begun counts as a whole one.
+// Left is the remaining TTL in seconds, rounded up as in CoreDNS; at zero or below, the entry is stale.
 func (e *Entry) Left(now Instant) int {
 	return int(e.ttl) - int((int64(now)-e.stored)/int64(time.Second))
 }
