@@ -284,10 +284,11 @@ func (p *Pods) tryProtocol(
 	if !held {
 		return unknown, nil
 	}
+	// Without this, kube-dns would get the query if the switch bypasses the pod, and would be silent if its own upstream is.
+	if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
+		return unknown, err
+	}
 	if d.Status.State == podstate.Bypassed {
-		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
-			return unknown, err
-		}
 		return query(ctx, ns, d.Redirect, proto, timeout, 0) // without an answer, the path stays bypassed
 	}
 	newLease := time.Since(begun) < trialTimeout

@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -133,6 +134,31 @@ func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 		return message{}, nil, err
 	}
 	return m, files, nil
+}
+
+// receiveLast reads one message as receive does. If none has come after wait, the peer cannot send any more from then on: a message is
+// either returned here, or the peer's send fails, even if one of the processes was stopped meanwhile (the kernel does each in one step).
+func (c *conn) receiveLast(wait time.Duration) (message, []*os.File, error) {
+	m, files, err := c.receive(wait)
+	if err != nil {
+		_ = c.CloseRead()
+		m, files, err = c.receive(helloWait) // what the peer sent before, or io.EOF
+	}
+	return m, files, err
+}
+
+// awaitClose waits until the peer has closed the connection, wait has passed or ctx ends. It needs no reading, which may be closed.
+func (c *conn) awaitClose(ctx context.Context, wait time.Duration) {
+	raw, err := c.SyscallConn()
+	if err != nil || c.SetReadDeadline(time.Now().Add(wait)) != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+	_ = raw.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(p, 0)
+		return n > 0 && p[0].Revents&unix.POLLHUP != 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
 }
 
 func received(oob []byte) (files []*os.File, err error) {

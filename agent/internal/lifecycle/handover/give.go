@@ -118,7 +118,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}}, helloWait)
 		// The successor closes its DNS sockets before this connection. Wait for that, because until then its answers to probes count as
 		// this agent's own.
-		c.drain(goodbyeWait)
+		c.awaitClose(ctx, goodbyeWait)
 	}
 	end()
 	g.agent.Done(who, time.Since(begun), err)
@@ -144,7 +144,7 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	}
 	err = c.send(message{kind: kindYours}, helloWait, g.agent.Lock())
 	if err == nil {
-		m, _, err = c.receive(takenWait)
+		m, _, err = c.receiveLast(takenWait)
 		if err = expect(kindTaken, m, err); err != nil {
 			err = fmt.Errorf("wait for the successor to take over: %w", err)
 		}
@@ -216,16 +216,4 @@ func (w *chunks) flush() error {
 	w.broken = w.c.send(message{kind: kindCache, cache: w.buffer}, helloWait)
 	w.buffer = w.buffer[:0]
 	return w.broken
-}
-
-// drain discards messages until the peer closes the connection, or wait has passed.
-func (c *conn) drain(wait time.Duration) {
-	for deadline := time.Now().Add(wait); ; {
-		_, files, err := c.receive(time.Until(deadline))
-		closeFiles(files)
-		var timeout net.Error
-		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.As(err, &timeout) {
-			return
-		}
-	}
 }

@@ -7,8 +7,8 @@
 //
 // Failure policy: on any failure on either side, an active agent that still runs goes on as before, and the successor closes its copies of
 // the sockets. If the active agent has ended, the successor may keep them. Each step has a time limit and each message a size limit. The
-// handover is final once the active agent has received "taken". Until then it keeps the prober's lock, without which no agent can renew a
-// lease.
+// handover is final once "taken" is sent, which fails after the active agent has given up. Until it has received that, the active agent
+// keeps the prober's lock, without which no agent can renew a lease.
 //
 // The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache) if it has content.
 //
@@ -50,7 +50,6 @@ const (
 	serveWait   = 20 * time.Second // for the successor to read the cache and start a server, on a busy node
 	yieldWait   = 10 * time.Second
 	takenWait   = 2 * time.Second
-	confirmWait = 200 * time.Millisecond // well below a lease's lifetime, because no lease is renewed meanwhile
 	goodbyeWait = 30 * time.Second
 )
 

@@ -309,42 +309,65 @@ func TestHolderIsSilent(t *testing.T) {
 	}
 }
 
-// TestLateSuccessor: a successor that did not run while the active agent waited for it finds the refusal, and does not take the node.
-func TestLateSuccessor(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "handover.sock")
-	l, err := Listen(path)
-	testutil.Must(t, err)
-	defer l.Close()
-	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
-	testutil.Must(t, err)
-	defer file.Close()
-	go func() {
-		raw, err := l.AcceptUnix()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		c, err := newConn(raw)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		_, _, err = c.receive(helloWait)
-		sockets := []Socket{{Protocol: "udp", Address: at}}
-		err = errors.Join(err, c.send(message{kind: kindOffer, offer: offer{Claim: older, Sockets: sockets}}, offerWait, file),
-			c.send(message{kind: kindCacheEnd}, helloWait), c.send(message{kind: kindYours}, helloWait, file),
-			c.send(message{kind: kindRefusal, refusal: refusal{Claim: older, Reason: "too late", Later: true}}, helloWait))
-		if err != nil {
-			t.Error(err)
-		}
-		c.drain(goodbyeWait)
-	}()
-	s := &side{}
-	defer s.close()
-	_, err = Take(t.Context(), slog.New(slog.DiscardHandler), path, newer, s)
-	if refused, is := errors.AsType[*RefusedError](err); !is || !refused.Later || !slices.Contains(s.log(), "abandon") {
-		t.Errorf("a late successor takes the node: %v, %v", err, s.log())
+// TestOneOwner: in each order of the successor's "taken" and the end of the active agent's wait for it, exactly one of them has the node,
+// also if the active agent was stopped and reads the message long after its wait.
+func TestOneOwner(t *testing.T) {
+	const ended = -time.Second // a wait that has passed
+	for _, tc := range []struct {
+		name  string
+		late  bool // "taken" is sent after the wait
+		wait  time.Duration
+		taken bool
+	}{
+		{"taken in time", false, helloWait, true},
+		{"taken in time, read late", false, ended, true},
+		{"taken late", true, ended, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "handover.sock")
+			l, err := Listen(path)
+			testutil.Must(t, err)
+			defer l.Close()
+			file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+			testutil.Must(t, err)
+			defer file.Close()
+			s, result := &side{}, make(chan error, 1)
+			defer s.close()
+			go func() {
+				taken, err := Take(t.Context(), slog.New(slog.DiscardHandler), path, newer, s)
+				if err == nil {
+					taken.Lock.Close()
+				}
+				result <- err
+			}()
+			raw, err := l.AcceptUnix()
+			testutil.Must(t, err)
+			c, err := newConn(raw)
+			testutil.Must(t, err)
+			defer c.Close()
+			_, _, err = c.receive(helloWait)
+			testutil.Must(t, err)
+			sockets := []Socket{{Protocol: "udp", Address: at}}
+			testutil.Must(t, c.send(message{kind: kindOffer, offer: offer{Claim: older, Sockets: sockets}}, offerWait, file))
+			testutil.Must(t, c.send(message{kind: kindCacheEnd}, helloWait))
+			m, _, err := c.receive(serveWait)
+			testutil.Must(t, expect(kindServing, m, err))
+			yours := func() error { return c.send(message{kind: kindYours}, helloWait, file) }
+			if !tc.late {
+				testutil.Must(t, yours())
+				err = testutil.Receive(t, result)
+			}
+			m, _, last := c.receiveLast(tc.wait)
+			if tc.late { // what was sent before the wait's end is read after it
+				testutil.Must(t, yours())
+				err = testutil.Receive(t, result)
+			}
+			given := expect(kindTaken, m, last) == nil
+			if given != tc.taken || (err == nil) != tc.taken || slices.Contains(s.log(), "abandon") == tc.taken {
+				t.Errorf("given: %t; taken: %v, %v; want %t", given, err, s.log(), tc.taken)
+			}
+			c.awaitClose(t.Context(), goodbyeWait) // the successor has ended
+		})
 	}
 }
 

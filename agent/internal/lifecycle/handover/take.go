@@ -93,15 +93,10 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, fmt.Errorf("wait for the active agent to hand over: %w", err)
 	}
+	// This fails if the active agent has given up or has ended, even if this process was stopped meanwhile.
 	if err := t.conn.send(message{kind: kindTaken}, helloWait); err != nil {
 		closeFiles(files)
-		return nil, err
-	}
-	// If this process was stopped for longer than takenWait, the active agent has given up and has sent a refusal, which is read here.
-	// Otherwise the active agent closes the connection or, if it is stopped itself, sends nothing; then the node is this agent's.
-	if m, _, err := t.conn.receive(confirmWait); err == nil {
-		closeFiles(files)
-		return nil, fmt.Errorf("take over: %w", expect(kindTaken, m, nil))
+		return nil, fmt.Errorf("take over: %w", err)
 	}
 	return &Taken{From: active, Lock: files[0]}, nil
 }
