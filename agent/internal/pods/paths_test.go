@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,7 +156,8 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	n.try(held, false)
 }
 
-// A suspect that is answered is steered as before, and its table waits no more.
+// A suspect that is answered is steered as before, and its table waits no more. The switch delivers its test queries, also if it bypasses
+// the pod: kube-dns, whose own upstream may be silent, must not decide about the pod's path.
 func TestSuspectIsAnswered(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
@@ -168,7 +170,18 @@ func TestSuspectIsAnswered(t *testing.T) {
 	if ids := n.suspected(); len(ids) != 1 {
 		t.Errorf("suspected: %v", ids)
 	}
+	var mu sync.Mutex
+	var released []steer.Protocol
+	n.Release = func(c steer.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		released = append(released, c.Protocol)
+		return nil
+	}
 	n.try(held, false)
+	if slices.Sort(released); !slices.Equal(released, []steer.Protocol{steer.TCP, steer.UDP}) {
+		t.Errorf("the switch delivers test queries over %v", released)
+	}
 	n.wantTable(pod, r4)
 	table, err := nft.Open(pod.FD())
 	if err != nil {
