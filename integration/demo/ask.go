@@ -110,7 +110,7 @@ func (s *show) delivered() uint64 {
 func (s *show) awaitNoTrials() {
 	testutil.Eventually(s.t, func() error {
 		before := s.delivered()
-		tick.Pause(context.Background(), 1200*time.Millisecond) // a new pod is tried every 300 ms
+		tick.Pause(context.Background(), 1200*time.Millisecond) // a new pod is tried about twice a second
 		if s.delivered() != before {
 			return errors.New("the agent still tries new pods")
 		}

@@ -284,11 +284,10 @@ func (p *Pods) tryProtocol(
 	if !held {
 		return unknown, nil
 	}
-	// Without this, kube-dns would get the query if the switch bypasses the pod, and would be silent if its own upstream is.
-	if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
-		return unknown, err
-	}
 	if d.Status.State == podstate.Bypassed {
+		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
+			return unknown, err
+		}
 		return query(ctx, ns, d.Redirect, proto, timeout, 0) // without an answer, the path stays bypassed
 	}
 	newLease := time.Since(begun) < trialTimeout
@@ -298,6 +297,11 @@ func (p *Pods) tryProtocol(
 	}
 	var sent time.Time
 	for range queries {
+		if again == 0 {
+			// Without this, kube-dns would get the query if the switch bypasses the pod, and would be silent if its own upstream is. A young
+			// steered path is tried too often for it. An error is no reason to stop: most pods are not bypassed.
+			_ = p.releaseClients(t.file, d.Redirect.Steering, proto)
+		}
 		sent = time.Now().Add(again)
 		answer, err := query(ctx, ns, d.Redirect, proto, timeout, again)
 		if err != nil || answer != isLost {

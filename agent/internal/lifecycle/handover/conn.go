@@ -98,6 +98,11 @@ func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return message{}, nil, err
 	}
+	return c.read()
+}
+
+// read is receive without a time limit of its own.
+func (c *conn) read() (message, []*os.File, error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(c.buffer, c.oob)
 	if err != nil {
 		return message{}, nil, err
@@ -140,11 +145,15 @@ func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 // either returned here, or the peer's send fails, even if one of the processes was stopped meanwhile (the kernel does each in one step).
 func (c *conn) receiveLast(wait time.Duration) (message, []*os.File, error) {
 	m, files, err := c.receive(wait)
-	if err != nil {
-		_ = c.CloseRead()
-		m, files, err = c.receive(helloWait) // what the peer sent before, or io.EOF
+	if err == nil {
+		return m, files, nil
 	}
-	return m, files, err
+	_ = c.CloseRead()
+	_ = c.SetReadDeadline(time.Time{}) // the next read waits for nothing, however late it comes
+	if m, files, late := c.read(); late == nil {
+		return m, files, nil
+	}
+	return message{}, nil, err
 }
 
 // awaitClose waits until the peer has closed the connection, wait has passed or ctx ends. It needs no reading, which may be closed.

@@ -96,7 +96,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	// This fails if the active agent has given up or has ended, even if this process was stopped meanwhile.
 	if err := t.conn.send(message{kind: kindTaken}, helloWait); err != nil {
 		closeFiles(files)
-		return nil, fmt.Errorf("take over: %w", err)
+		return nil, fmt.Errorf("take over from an active agent that has given up or has ended: %w", err)
 	}
 	return &Taken{From: active, Lock: files[0]}, nil
 }
