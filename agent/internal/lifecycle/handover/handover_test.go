@@ -355,12 +355,12 @@ func TestOneOwner(t *testing.T) {
 			yours := func() error { return c.send(message{kind: kindYours}, helloWait, file) }
 			if !tc.late {
 				testutil.Must(t, yours())
-				err = testutil.Receive(t, result)
+				err = <-result
 			}
 			m, _, last := c.receiveLast(tc.wait)
 			if tc.late { // what was sent before the wait's end is read after it
 				testutil.Must(t, yours())
-				err = testutil.Receive(t, result)
+				err = <-result
 			}
 			given := expect(kindTaken, m, last) == nil
 			if given != tc.taken || (err == nil) != tc.taken || slices.Contains(s.log(), "abandon") == tc.taken {
