@@ -71,7 +71,7 @@ func oneCluster(_ *cobra.Command, args []string) error {
 }
 
 func (f *zonesFile) fileFlags(c *cobra.Command) {
-	c.Flags().StringVar(&f.file, "file", "", "`FILE` with a DNSZone, its key's Secret and DNSRecords, as kubectl get -o yaml prints them")
+	c.Flags().StringVar(&f.file, "file", "", "`FILE` of kubectl get -o yaml: a DNSZone, its key's Secret, DNSRecords, DNSPolicies, Gateways")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"give up after this `TIME`; 0: never (publish, adopt, remove), or after a minute, plus --watch where there is one (others)")
 }

@@ -18,11 +18,10 @@ func (b *bench) quiet(stands []*stand) {
 	look := b.long(time.Second, 200*time.Millisecond)
 	for b.Noise.Waited < b.patience {
 		begun := time.Now()
-		share := b.others(stands, look)
-		b.Noise.Waited += time.Since(begun)
-		if share < quietShare {
-			return
+		if b.others(stands, look) < quietShare {
+			return // the time of such a look is no wait: there is one for each figure
 		}
+		b.Noise.Waited += time.Since(begun)
 	}
 	b.Noise.Unquiet++
 }

@@ -32,8 +32,9 @@ func HairpinSource(is4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 15: 0xf9})
 }
 
-// HairpinSources is the range of source addresses, first and last, for packets that leave the hairpin to a pod on a bridge.
-// Each client always gets the same one.
+// HairpinSources is the range of source addresses, first and last, for queries that leave the hairpin to a kube-dns pod on a bridge.
+// With its own address, a client on that bridge would get the answer directly, not through the hairpin. Each client always gets the
+// same one.
 func HairpinSources(is4 bool) (first, last netip.Addr) {
 	if is4 {
 		return netip.AddrFrom4([4]byte{169, 254, 20, 192}), netip.AddrFrom4([4]byte{169, 254, 20, 247})

@@ -204,9 +204,9 @@ func (h *Hosts) report(left []string, err error) {
 		}
 		switch {
 		case old.Failed == "" && s.Failed != "":
-			h.log.Warn("neardns's queries for a Service's names fail", "service", s.Name, "err", s.Failed)
+			h.log.Warn("queries to cluster DNS for a Service's names fail; the hosts file keeps its lines", "service", s.Name, "err", s.Failed)
 		case old.Failed != "" && s.Failed == "":
-			h.log.Info("neardns's queries for a Service's names are answered again", "service", s.Name)
+			h.log.Info("queries to cluster DNS for a Service's names are answered again", "service", s.Name)
 		}
 	}
 }

@@ -117,8 +117,8 @@ func (c *nodeCache) defaults() *config.Node {
 	return &conf
 }
 
-// derive makes the plan from the template, the files that it imports, and the upstreams. Until a template was valid once, derive never
-// fails: if the template has a fault, the plan has no server, but the switch still sends pods' queries to kube-dns.
+// derive makes the plan from the template, the files that it imports, and the upstreams. Until these were without a fault once, derive
+// never fails: if they have one, the plan is Unserved, but the switch still sends pods' queries to kube-dns.
 func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
 	t, survey, up, err := c.template()
 	c.mu.Lock()

@@ -244,7 +244,7 @@ func (s *successor) lock() (*os.File, error) {
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.agent.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.agent.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
+		s.agent.log.Warn("cannot use the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
 		return
 	}
 	s.restored = true

@@ -52,7 +52,8 @@ func (c *Copy) save() {
 		err = os.Chtimes(c.file, time.Time{}, current)
 	}
 	if err != nil {
-		c.log.Error("cannot save the zone to disk; will retry; a restart before that begins with older records", "file", c.file, "err", err)
+		c.log.Error("cannot save the zone to disk; will retry; a restart before that begins with what the file has, if there is one",
+			"file", c.file, "err", err)
 		return
 	}
 	c.mu.Lock()

@@ -136,8 +136,8 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	case st.Conflict == nil && !st.Message.Empty(): // do not report the assumed limit before a message has tested it
 		st.Notes, st.Unserved = nil, nil
 	case len(st.Unserved) > 0 || st.Conflict != nil && st.Conflict.Reason == zone.RRsetFull:
-		// The zone already has all of the host's records that fit within the assumed limit. If heartbeats are on, the server has just
-		// accepted one. So the limit is right.
+		// The zone already has all of the host's records that fit within the assumed limit, so the message that failed went beyond it. If
+		// heartbeats are on, the server accepted one between the failures, so it can write. So the assumption counts as right.
 		*l = limit{n: l.guess, until: now.Add(about(p.o.Validate))}
 	default: // nothing is left that could test the assumption, for example because the publication has changed: drop it
 		*l = limit{n: l.n, until: l.until}

@@ -196,7 +196,7 @@ func (c *Cache) servable(e *answers.Entry, left int) bool {
 	return true
 }
 
-// needsServeDNS reports whether the fast path must leave a hit to ServeDNS, which refreshes the entry or starts to watch it.
+// needsServeDNS reports whether the fast path must leave a hit to ServeDNS, which refreshes the entry, or lets a timer do so (see ahead).
 func (c *Cache) needsServeDNS(e *answers.Entry, now answers.Instant) bool {
 	switch {
 	case c.prefetch == 0:

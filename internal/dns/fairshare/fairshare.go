@@ -57,8 +57,9 @@ func (p *Pool) Release(client netip.Addr) {
 }
 
 // Client returns the address for which slots are counted: remote without port, zone and IPv4 mapping. IPv6 addresses count one by one.
-// Counting by /64 would be fairer between hosts of the Internet, but here a /64 is the pod range of a whole node, and a pod needs
-// CAP_NET_ADMIN for a second address. Refreshes that the cache sends for no client have no address, and share the zero value.
+// Counting by /64 would be fairer between an edge's clients on the Internet, but an agent's clients are pods: a /64 is the pod range of a
+// whole node, and a pod needs CAP_NET_ADMIN for a second address. Refreshes that the cache sends for no client have no address, and share
+// the zero value.
 func Client(remote net.Addr) netip.Addr {
 	switch c := remote.(type) {
 	case *net.UDPAddr:

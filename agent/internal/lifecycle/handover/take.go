@@ -93,7 +93,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, fmt.Errorf("wait for the active agent to hand over: %w", err)
 	}
-	// This fails if the active agent has given up or has ended, even if this process was stopped meanwhile.
+	// This send fails if the active agent has given up or has ended, even if that happened while this process was stopped (SIGSTOP).
 	if err := t.conn.send(message{kind: kindTaken}, helloWait); err != nil {
 		closeFiles(files)
 		return nil, fmt.Errorf("take over from an active agent that has given up or has ended: %w", err)
