@@ -135,7 +135,7 @@ var inWords = []struct {
 }{
 	{"README.md", "a tenth of the CPU", figures[0], 0.08, 0.12},
 	{"docs/performance.md", "a tenth of the CPU", figures[0], 0.08, 0.12},
-	{"docs/performance.md", "half of CoreDNS's memory", figures[5], 0.45, 0.55},
+	{"docs/performance.md", "less than half of CoreDNS's memory", figures[5], 0.35, 0.49},
 	{"docs/performance.md", "about half a percent of a core", figures[8], 0.4, 0.6},
 	{"docs/performance.md", "an eighth of the time", figures[10], 0.115, 0.135},
 	{"docs/faq.md", "an eighth of the time", figures[10], 0.115, 0.135},
