@@ -82,7 +82,7 @@ func (r *report) page() string {
 	for _, l := range r.toStock() {
 		p("| %s | %s |", l[0], l[1])
 	}
-	p("\n![neardns beside other DNS caches](bench.svg)\n")
+	p("\n![neardns and other DNS caches](bench.svg)\n")
 	if text := r.kernelTable(); text != "" {
 		p("With `kernelHits` ([hits in the kernel](../kernel-hits.md)), and what it is held to:\n\n%s", text)
 	}
@@ -174,7 +174,7 @@ func (r *report) toStock() [][2]string {
 		{"ADD, dual stack", transaction, "the same, dual stack"},
 		{"DEL", transaction, "DEL, to a process that only makes the same transaction"},
 		{"DEL, dual stack", transaction, "the same of DEL, dual stack"},
-		{"ADD beside 10,000 nft rules on the host", "the same without", "ADD beside 10,000 foreign nftables rules, to without"},
+		{"ADD beside 10,000 nft rules on the host", "the same without", "ADD with 10,000 foreign nftables rules on the host, to without"},
 		{"ADD with overlays, annotations and the sandbox's file, CPU time", "the same without", "CPU time of ADD with overlays, annotations and the sandbox's file changed, to without"},
 		{"plugin binary", "", "plugin binary"},
 		{"10000 names", "1 name", "server's CPU per hit with 10,000 names, to one"},

@@ -87,7 +87,7 @@ func (r *report) svg() string {
 	}
 	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="12">
 <rect width="100%%" height="100%%" fill="white"/>
-<text x="10" y="22" font-size="16">neardns beside other DNS caches on a node (bars: medians; less is better but for answers a second)</text>
+<text x="10" y="22" font-size="16">neardns and other DNS caches on a node (bars: medians; less is better but for answers a second)</text>
 <text x="10" y="40" fill="#555">%s</text>
 `, svgWidth, y, html.EscapeString(r.Taken.Format("2006-01-02")+", "+r.Machine))
 	if r.Noise.busy() {

@@ -284,12 +284,7 @@ func (p *Pods) tryProtocol(
 	if !held {
 		return unknown, nil
 	}
-	if d.Status.State == podstate.Bypassed {
-		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
-			return unknown, err
-		}
-		return query(ctx, ns, d.Redirect, proto, timeout, 0) // without an answer, the path stays bypassed
-	}
+	bypassed := d.Status.State == podstate.Bypassed
 	newLease := time.Since(begun) < trialTimeout
 	queries := trialQueries
 	if again > 0 {
@@ -299,12 +294,14 @@ func (p *Pods) tryProtocol(
 	for range queries {
 		if again == 0 {
 			// Without this, kube-dns would get the query if the switch bypasses the pod, and would be silent if its own upstream is. A young
-			// steered path is tried too often for it. An error is no reason to stop: most pods are not bypassed.
-			_ = p.releaseClients(t.file, d.Redirect.Steering, proto)
+			// steered path is tried too often for it. A path that is not bypassed is tried despite an error: the switch seldom bypasses it.
+			if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil && bypassed {
+				return unknown, err
+			}
 		}
 		sent = time.Now().Add(again)
 		answer, err := query(ctx, ns, d.Redirect, proto, timeout, again)
-		if err != nil || answer != isLost {
+		if err != nil || answer != isLost || bypassed { // without an answer, a bypassed path stays bypassed
 			return answer, err
 		}
 		if newLease {

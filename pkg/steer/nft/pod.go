@@ -49,7 +49,7 @@ const (
 	// podWays and podConns are the sizes of the pod table's sets. A group has four keys: two IP families, two protocols. podWays
 	// is more than the expired elements that they can leave behind between two sweeps. podConns is what a pod that uses only TCP
 	// opens during podConn and podSweep at 17 connections a second. If a set is full, queries are steered: if a SYN went to
-	// kube-dns unrecorded, its connection's later packets would be steered, and a connection must not change its server then.
+	// kube-dns unrecorded, its connection's later packets would be steered, and a connection must not change its server.
 	podWays, podConns = 128, 512
 )
 

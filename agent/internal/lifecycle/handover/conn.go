@@ -145,15 +145,14 @@ func (c *conn) read() (message, []*os.File, error) {
 // either returned here, or the peer's send fails, even if one of the processes was stopped meanwhile (the kernel does each in one step).
 func (c *conn) receiveLast(wait time.Duration) (message, []*os.File, error) {
 	m, files, err := c.receive(wait)
-	if err == nil {
-		return m, files, nil
+	if err != nil {
+		_ = c.CloseRead()
+		_ = c.SetReadDeadline(time.Time{}) // the next read waits for nothing, however late it comes
+		if late, files, lateErr := c.read(); lateErr == nil {
+			return late, files, nil
+		}
 	}
-	_ = c.CloseRead()
-	_ = c.SetReadDeadline(time.Time{}) // the next read waits for nothing, however late it comes
-	if m, files, late := c.read(); late == nil {
-		return m, files, nil
-	}
-	return message{}, nil, err
+	return m, files, err
 }
 
 // awaitClose waits until the peer has closed the connection, wait has passed or ctx ends. It needs no reading, which may be closed.
