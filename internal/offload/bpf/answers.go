@@ -68,13 +68,9 @@ func (l *Level) Invalidate() error {
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.put(everyGroup, a)
-}
-
-func (l *Level) put(group uint32, a *Answer) error {
 	var s objectSlot
-	if err := s.fill(group, a); err != nil {
-		return errors.Join(err, l.remove(group, a.Key))
+	if err := s.fill(a); err != nil {
+		return errors.Join(err, l.remove(a.Key))
 	}
 	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // the turn of rotated addresses is no secret
 	small, place := s.small(), l.control.place(s.hash(&l.control))
@@ -256,11 +252,11 @@ func (l *Level) forget(at int) error {
 func (l *Level) Remove(k *msg.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.remove(everyGroup, k)
+	return l.remove(k)
 }
 
-func (l *Level) remove(group uint32, k *msg.Key) error {
-	at, there := l.find(group, k)
+func (l *Level) remove(k *msg.Key) error {
+	at, there := l.find(k)
 	if !there {
 		return nil
 	}
@@ -271,12 +267,12 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 func (l *Level) clear(at int) error { return errors.Join(l.write(at, &objectSlot{}), l.forget(at)) }
 
 // find returns the number of the slot with the answer for a key.
-func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
+func (l *Level) find(k *msg.Key) (at int, there bool) {
 	q, do, cd := k.Section()
 	if do || cd || len(q) < 5 || len(q)-4 > maxName {
 		return 0, false
 	}
-	s := objectSlot{Group: group}
+	var s objectSlot
 	s.setQuestion(q)
 	at, there = l.byPlace[l.control.place(s.hash(&l.control))]
 	return at, there
@@ -314,7 +310,7 @@ func (l *Level) Hits(each func(section string, hits uint64)) error {
 func (l *Level) HitsOf(k *msg.Key) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, there := l.find(everyGroup, k)
+	at, there := l.find(k)
 	if !there {
 		return 0, nil
 	}

@@ -280,15 +280,15 @@ func (l *Level) Serve(addresses []netip.AddrPort) error {
 		}
 	}
 	for _, a := range addresses {
-		if err := l.serve(a, everyGroup); err != nil {
+		if err := l.serve(a); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *Level) serve(a netip.AddrPort, group uint32) error {
-	if err := l.objects.Served.Put(servedAt(a), group); err != nil {
+func (l *Level) serve(a netip.AddrPort) error {
+	if err := l.objects.Served.Put(servedAt(a), uint32(oneGroup)); err != nil {
 		return fmt.Errorf("serve %s: %w", a, err)
 	}
 	return nil

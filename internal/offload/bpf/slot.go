@@ -31,23 +31,21 @@ type Answer struct {
 	FixedTTL uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
 	Rotate   bool          // each answer begins with another one of the entry's addresses
 	Size     uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
-	Series   uint16        // index in Counts, below SeriesMost; Test uses SeriesMost
+	Series   uint16        // index in Counts, below SeriesMost, except in Test
 }
 
-// Groups of answers: the program serves an answer at the addresses of its group only.
-const (
-	trialGroup = 0 // for Test
-	everyGroup = 1 // for every other answer: in the role `node`, every server block answers at every address
-)
+// oneGroup is the group of all answers and addresses: the program serves an answer at the addresses of its group only, and in the role
+// `node` every server block answers at every address.
+const oneGroup = 1
 
 // SeriesMost is the number of series for which Counts returns hits. The program has one more series, for Test.
 const SeriesMost = 255
 
-// fill encodes an answer of a group into a slot.
-func (s *objectSlot) fill(group uint32, a *Answer) error {
+// fill encodes an answer into a slot.
+func (s *objectSlot) fill(a *Answer) error {
 	q, do, cd := a.Key.Section()
 	message := a.Entry.Layout()
-	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && group != trialGroup {
+	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series > SeriesMost {
 		return ErrUnfit
 	}
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
@@ -59,7 +57,7 @@ func (s *objectSlot) fill(group uint32, a *Answer) error {
 	if len(tail) == 0 || len(tail) > maxTail {
 		return ErrUnfit
 	}
-	s.Group, s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = group, uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
+	s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
 	if s.EdnsMost == 0 {
 		s.EdnsMost = 1<<16 - 1
 	}
@@ -89,10 +87,10 @@ func (s *objectSlot) fill(group uint32, a *Answer) error {
 	return nil
 }
 
-// setQuestion encodes a question section and returns its name.
+// setQuestion encodes a question section with its group, and returns its name.
 func (s *objectSlot) setQuestion(q []byte) (name []byte) {
 	name = q[:len(q)-4]
-	s.TypeClass, s.NameSize = binary.LittleEndian.Uint32(q[len(q)-4:]), uint8(len(name))
+	s.Group, s.TypeClass, s.NameSize = oneGroup, binary.LittleEndian.Uint32(q[len(q)-4:]), uint8(len(name))
 	words(s.Data[:wordsOf(name)], name)
 	return name
 }

@@ -107,19 +107,17 @@ func (l *Level) Test() (err error) {
 		return err
 	}
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	defer func() {
-		err = errors.Join(err, l.remove(trialGroup, key))
+		err = errors.Join(err, l.Remove(key))
 		for _, server := range []netip.Addr{trialServer4, trialServer6} {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
 	a := Answer{Series: trialSeries, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl}
-	if err := l.put(trialGroup, &a); err != nil {
+	if err := l.Put(&a); err != nil {
 		return err
 	}
-	if err := l.serve(netip.AddrPortFrom(trialServer4, dnsPort), trialGroup); err != nil {
+	if err := l.serve(netip.AddrPortFrom(trialServer4, dnsPort)); err != nil {
 		return err
 	}
 	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
@@ -129,11 +127,11 @@ func (l *Level) Test() (err error) {
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
 	}
 	a.Expires, a.Until = Now()+trialTime, Now()+trialTime
-	if err := l.put(trialGroup, &a); err != nil {
+	if err := l.Put(&a); err != nil {
 		return err
 	}
 	for _, server := range []netip.Addr{trialServer4, trialServer6} {
-		if err := l.serve(netip.AddrPortFrom(server, dnsPort), trialGroup); err != nil {
+		if err := l.serve(netip.AddrPortFrom(server, dnsPort)); err != nil {
 			return err
 		}
 		for _, opt := range [][]byte{nil, {0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0}} {
