@@ -126,11 +126,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 			c.refresh(ctx, nil, r, &a, e, s)
 		}
 	}
-	ttl := uint32(left)
-	if c.keepTTL {
-		ttl = e.TTL()
-	}
-	c.reply(w, r, &a, e, ttl)
+	c.reply(w, r, &a, e, uint32(left))
 	return dns.RcodeSuccess, nil
 }
 
@@ -163,9 +159,6 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 			return success, good
 		}
 		staleGood = c.servable(success, good)
-		if staleGood && c.preferPositive {
-			return success, good
-		}
 	}
 	if denial != nil {
 		bad := denial.Left(now)

@@ -269,7 +269,7 @@ func blocks() []string {
 		"cache {\n    serve_stale 1h immediate 30s 30s\n}",
 		"cache {\n    serve_stale 10m verify 0 30s 30s\n    success 1024 60 0\n}",
 		"cache {\n    serve_stale 1h verify 200ms 30s 30s\n    prefetch 2 1m 10%\n}",
-		"cache {\n    keepttl\n    servfail 0\n}",
+		"cache {\n    servfail 0\n}",
 		"cache {\n    disable denial n1-0.example\n    disable success n2-0.example\n}",
 	}
 }

@@ -62,10 +62,6 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	}
 	s.requests.Inc()
 	s.hits[e.Class()].Inc()
-	ttl := uint32(left)
-	if c.keepTTL {
-		ttl = e.TTL()
-	}
-	b = e.AppendReply(b, &answers.Reply{ID: q.ID, Question: q.Question, RD: q.RD, CD: q.CD, AD: q.AD, TTL: ttl, Rotate: c.rotate})
+	b = e.AppendReply(b, &answers.Reply{ID: q.ID, Question: q.Question, RD: q.RD, CD: q.CD, AD: q.AD, TTL: uint32(left), Rotate: c.rotate})
 	return q.OPT.Append(b, len(b)-e.Size()), queryinfo.Hit, true
 }

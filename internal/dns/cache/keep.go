@@ -70,11 +70,8 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 		}
 	}
 	store, class, ttl := c.policyFor(k, res)
-	switch {
-	case store:
+	if store {
 		return c.storeAnswer(q, res, k, class, ttl)
-	case k == uncachedDenial && c.preferPositive:
-		return taken{}
 	}
 	t := c.pass(q, res, class, ttl)
 	t.failure = k == unusable
@@ -89,7 +86,7 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 		return taken{}
 	}
 	t := taken{entry: e, ttl: ttl, failure: k == failure,
-		refreshes: k == positive || k == denial && !c.preferPositive || k == failure && c.onSilence}
+		refreshes: k == positive || k == denial || k == failure && c.onSilence}
 	if ttl == 0 || !q.query.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
 		return t
 	}
@@ -100,7 +97,7 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	switch {
 	case k == positive && denied != nil:
 		c.space.Remove(denied)
-	case k == denial && success != nil && !c.preferPositive:
+	case k == denial && success != nil:
 		c.space.Remove(success)
 	}
 	return t

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/plugin"
+	clog "github.com/coredns/coredns/plugin/pkg/log"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
@@ -34,17 +35,15 @@ type policy struct {
 	minTTL   [2]time.Duration
 	except   [2][]string // zones of which nothing is stored
 	failTTL  time.Duration
-	keepTTL  bool
 	rotate   bool // change the order of an answer's addresses from reply to reply
 
-	staleFor       time.Duration // how long after its TTL an entry may be served; 0: not at all
-	verify         bool
-	verifyWait     time.Duration // 0: as long as the upstream takes
-	staleTTL       uint32
-	recheck        time.Duration
-	onSilence      bool // serve stale answers only if the upstream sends no answer
-	preferPositive bool
-	hold           time.Duration // how long a denial of a name with an entry must last before it is believed
+	staleFor   time.Duration // how long after its TTL an entry may be served; 0: not at all
+	verify     bool
+	verifyWait time.Duration // 0: as long as the upstream takes
+	staleTTL   uint32
+	recheck    time.Duration
+	onSilence  bool          // serve stale answers only if the upstream sends no answer
+	hold       time.Duration // how long a denial of a name with an entry must last before it is believed
 
 	answersOf string // names the source of the answers in the block's scope; "": the upstreams' addresses do
 }
@@ -88,15 +87,9 @@ func parse(c *caddy.Controller) (policy, error) {
 			}
 		}
 		p.zones = plugin.OriginsFromArgsOrServerBlock(args, c.ServerBlockKeys)
-		policySet, hot := false, ""
+		hot := ""
 		for c.NextBlock() {
 			name := c.Val()
-			if name == "serve_stale_policy" {
-				if policySet {
-					return p, c.Err("serve_stale_policy is set twice")
-				}
-				policySet = true
-			}
 			if name == "prefetch" || name == "refresh" {
 				if hot != "" && hot != name {
 					return p, c.Errf("%s and %s contradict each other about refreshing popular names: write one of them", hot, name)
@@ -107,10 +100,7 @@ func parse(c *caddy.Controller) (policy, error) {
 				return p, err
 			}
 		}
-		switch {
-		case policySet && p.staleFor == 0:
-			return p, c.Err("serve_stale_policy requires serve_stale")
-		case p.onSilence && !p.verify:
+		if p.onSilence && !p.verify {
 			return p, c.Err("stale_on_silence requires serve_stale with verify")
 		}
 	}
@@ -130,14 +120,6 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 		return p.readHot(c, name, args)
 	case "serve_stale":
 		return p.readStale(c, args)
-	case "serve_stale_policy":
-		if len(args) != 1 {
-			return c.ArgErr()
-		}
-		if !strings.EqualFold(args[0], "prefer_positive") {
-			return c.Errf("serve_stale_policy %q: write prefer_positive or leave it out", args[0])
-		}
-		p.preferPositive = true
 	case "servfail":
 		return one(c, args, maxFailure, &p.failTTL)
 	case "hold_denials":
@@ -149,8 +131,9 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 		p.answersOf = args[0]
 	case "disable":
 		return p.disable(c, args)
-	case "keepttl":
-		return on(c, args, &p.keepTTL)
+	case "keepttl", "serve_stale_policy": // CoreDNS's; accepted, because a node that refuses its Corefile has no cache
+		clog.NewWithPlugin("cache").Warningf("%s has no effect here: take it out, or write hold_denials against a starting upstream's denials",
+			name)
 	case "rotate":
 		return on(c, args, &p.rotate)
 	case "stale_on_silence":

@@ -12,8 +12,7 @@ import (
 )
 
 // Setup returns the set-up function of the cache directive, which the caller registers. All blocks of the process store their entries in
-// store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks without keepttl offer it entries for kernel
-// hits.
+// store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks offer it entries for kernel hits.
 func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
@@ -29,7 +28,7 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 		}
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
 		cache.raw = neighbours.isRaw()
-		if offloader != nil && !cache.keepTTL {
+		if offloader != nil {
 			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate,
 				ValidUntil: cache.validUntil})
 		}
