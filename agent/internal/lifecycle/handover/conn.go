@@ -50,13 +50,13 @@ func checkUser(cred *unix.Ucred) error {
 }
 
 // send writes one message together with file descriptors. It fails after wait.
-func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
-	packet, err := encode(m)
+func (c *conn) send(k kind, body any, wait time.Duration, files ...*os.File) error {
+	packet, err := encode(k, body)
 	if err != nil {
 		return err
 	}
 	if len(packet) > maxMessage {
-		return fmt.Errorf("message %s: %d bytes are more than %d", m.kind, len(packet), maxMessage)
+		return fmt.Errorf("message %s: %d bytes are more than %d", k, len(packet), maxMessage)
 	}
 	if err := c.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 		return err
@@ -87,72 +87,70 @@ func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
 		return inner
 	}
 	if err := write(files); err != nil {
-		return fmt.Errorf("send %s: %w", m.kind, err)
+		return fmt.Errorf("send %s: %w", k, err)
 	}
 	return nil
 }
 
-// receive reads one message and its file descriptors. It fails after wait, and returns io.EOF at the end of the connection. Only the
-// messages "offer" and "yours" may have descriptors; with any other message it closes them and returns an error.
-func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
+// errEnded means that the peer has closed the connection.
+var errEnded = errors.New("it ended")
+
+// receive reads one message of the wanted kind, its body and its file descriptors. It fails after wait. Only the messages "offer" and
+// "yours" may have descriptors; with any other message it closes them and returns an error.
+func (c *conn) receive(wait time.Duration, want kind, into any) ([]*os.File, error) {
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
-		return message{}, nil, err
+		return nil, err
 	}
-	return c.read()
+	return c.read(want, into)
 }
 
 // read is receive without a time limit of its own.
-func (c *conn) read() (message, []*os.File, error) {
+func (c *conn) read(want kind, into any) ([]*os.File, error) {
 	n, oobn, flags, _, err := c.ReadMsgUnix(c.buffer, c.oob)
+	if n == 0 && (err == nil || errors.Is(err, io.EOF)) {
+		return nil, errEnded // no message is empty
+	}
 	if err != nil {
-		return message{}, nil, err
+		return nil, err
 	}
 	files, err := received(c.oob[:oobn])
-	if err == nil {
-		switch {
-		case n == 0:
-			err = io.EOF // at the end of the connection; no message is empty
-		case n > maxMessage || flags&unix.MSG_TRUNC != 0:
-			err = errors.New("the message is too long")
-		case flags&unix.MSG_CTRUNC != 0:
-			err = errors.New("descriptors were lost")
-		}
+	switch {
+	case err != nil:
+	case n > maxMessage || flags&unix.MSG_TRUNC != 0:
+		err = errors.New("the message is too long")
+	case flags&unix.MSG_CTRUNC != 0:
+		err = errors.New("descriptors were lost")
+	default:
+		err = parse(c.buffer[:n], want, into)
 	}
-	var m message
-	if err == nil {
-		m, err = parse(c.buffer[:n])
+	descriptors := 0
+	if o, ok := into.(*offer); ok {
+		descriptors = len(o.Sockets)
+	} else if want == kindYours {
+		descriptors = 1
 	}
-	if err == nil {
-		want := 0
-		switch m.kind {
-		case kindOffer:
-			want = len(m.offer.Sockets)
-		case kindYours:
-			want = 1
-		}
-		if len(files) != want {
-			err = fmt.Errorf("message %s: %d descriptors, want %d", m.kind, len(files), want)
-		}
+	if err == nil && len(files) != descriptors {
+		err = fmt.Errorf("message %s: %d descriptors, want %d", want, len(files), descriptors)
 	}
 	if err != nil {
 		closeFiles(files)
-		return message{}, nil, err
+		return nil, err
 	}
-	return m, files, nil
+	return files, nil
 }
 
-// receiveLast reads one message as receive does. If none has come after wait, the peer cannot send any more from then on: a message is
+// receiveLast receives a message without content. If none has come after wait, the peer cannot send any more from then on: a message is
 // either returned here, or the peer's send fails, even if one of the processes was stopped meanwhile (the kernel does each in one step).
-func (c *conn) receiveLast(wait time.Duration) (message, []*os.File, error) {
-	m, files, err := c.receive(wait)
+func (c *conn) receiveLast(wait time.Duration, want kind) error {
+	_, err := c.receive(wait, want, nil)
 	if err != nil {
 		_ = c.CloseRead()
 		_ = c.SetReadDeadline(time.Time{}) // the next read waits for nothing, however late it comes
-		if late, files, lateErr := c.read(); lateErr == nil {
-			return late, files, nil
+		if _, late := c.read(want, nil); late == nil {
+			return nil
 		}
 	}
-	return m, files, err
+	return err
 }
 
 // awaitClose waits until the peer has closed the connection, wait has passed or ctx ends. It needs no reading, which may be closed.

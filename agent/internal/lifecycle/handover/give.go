@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -74,25 +73,25 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // unblocks receive when this agent ends
-	m, _, err := c.receive(helloWait)
-	if wrong := expect(kindHello, m, err); wrong != nil {
-		if !errors.Is(err, io.EOF) { // no warning: a process may connect only to check whether an agent listens
-			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", wrong)
+	var m hello
+	if _, err := c.receive(helloWait, kindHello, &m); err != nil {
+		if !errors.Is(err, errEnded) { // no warning: a process may connect only to check whether an agent listens
+			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", err)
 		}
 		return false
 	}
-	who := m.hello.Claim
+	who := m.Claim
 	refuse := func(reason error, later bool) {
 		g.log.Info("refused to hand over to a successor; it gets this reason", "to", who.String(), "reason", reason)
-		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
+		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}, helloWait)
 	}
 	if err := who.CheckTakeover(g.agent.Claim()); err != nil {
 		refuse(err, false)
 		g.agent.Done(who, 0, &RefusedError{Reason: err.Error()})
 		return false
 	}
-	if m.hello.Version != Version {
-		refuse(fmt.Errorf("it speaks handover version %d, not %d, and ends instead", Version, m.hello.Version), true)
+	if m.Version != Version {
+		refuse(fmt.Errorf("it speaks handover version %d, not %d, and ends instead", Version, m.Version), true)
 		g.agent.StepDown(who)
 		return false
 	}
@@ -115,7 +114,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	if err = g.give(ctx, c, who); err == nil {
 		g.given = true
 	} else {
-		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}}, helloWait)
+		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}, helloWait)
 		// The successor closes its DNS sockets before this connection. Wait for that, because until then its answers to probes count as
 		// this agent's own.
 		c.awaitClose(ctx, goodbyeWait)
@@ -133,19 +132,18 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.cache(c); err != nil {
 		return err
 	}
-	m, _, err := c.receive(serveWait)
-	if err := expect(kindServing, m, err); err != nil {
+	var m serving
+	if _, err := c.receive(serveWait, kindServing, &m); err != nil {
 		return fmt.Errorf("wait for the successor to serve: %w", err)
 	}
-	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.serving.Addresses)
-	decide, err := g.agent.Yield(ctx, who, m.serving.Addresses)
+	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.Addresses)
+	decide, err := g.agent.Yield(ctx, who, m.Addresses)
 	if err != nil {
 		return fmt.Errorf("check the successor: %w", err)
 	}
-	err = c.send(message{kind: kindYours}, helloWait, g.agent.Lock())
+	err = c.send(kindYours, nil, helloWait, g.agent.Lock())
 	if err == nil {
-		m, _, err = c.receiveLast(takenWait)
-		if err = expect(kindTaken, m, err); err != nil {
+		if err = c.receiveLast(takenWait, kindTaken); err != nil {
 			err = fmt.Errorf("wait for the successor to take over: %w", err)
 		}
 	}
@@ -163,7 +161,7 @@ func (g *giver) offer(c *conn) error {
 		files = append(files, s.File)
 	}
 	defer closeFiles(files)
-	return c.send(message{kind: kindOffer, offer: offer{Claim: g.agent.Claim(), Sockets: sockets}}, offerWait, files...)
+	return c.send(kindOffer, offer{Claim: g.agent.Claim(), Sockets: sockets}, offerWait, files...)
 }
 
 // cache sends the content of the cache. If the cache cannot be read, is too large or takes too long, what the successor gets is incomplete,
@@ -180,7 +178,7 @@ func (g *giver) cache(c *conn) error {
 	if err != nil {
 		g.log.Warn("cannot hand over the whole cache; the successor loads the snapshot file instead", "err", err)
 	}
-	return c.send(message{kind: kindCacheEnd}, helloWait)
+	return c.send(kindCacheEnd, nil, helloWait)
 }
 
 // chunks is an io.Writer that sends the data as cache messages, at most maxCache bytes before the deadline until.
@@ -213,7 +211,7 @@ func (w *chunks) flush() error {
 	if w.left -= len(w.buffer); w.left < 0 || !time.Now().Before(w.until) {
 		return fmt.Errorf("the cache has more than %d bytes, or takes more than %v", maxCache, cacheWait)
 	}
-	w.broken = w.c.send(message{kind: kindCache, cache: w.buffer}, helloWait)
+	w.broken = w.c.send(kindCache, w.buffer, helloWait)
 	w.buffer = w.buffer[:0]
 	return w.broken
 }

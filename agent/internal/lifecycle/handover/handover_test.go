@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -184,8 +183,12 @@ func TestSlowCache(t *testing.T) {
 
 // TestSuccessorDies ends the successor's connection at each of its steps: the holder goes on.
 func TestSuccessorDies(t *testing.T) {
-	hello := message{kind: kindHello, hello: hello{Version: Version, Claim: newer}}
-	serves := message{kind: kindServing, serving: serving{Addresses: []netip.Addr{at.Addr()}}}
+	type message struct {
+		kind kind
+		body any
+	}
+	hello := message{kindHello, hello{Version: Version, Claim: newer}}
+	serves := message{kindServing, serving{Addresses: []netip.Addr{at.Addr()}}}
 	for _, tc := range []struct {
 		name    string
 		send    []message
@@ -193,15 +196,15 @@ func TestSuccessorDies(t *testing.T) {
 	}{
 		{"after hello", []message{hello}, false},
 		{"after serving", []message{hello, serves}, true},
-		{"out of order", []message{hello, {kind: kindTaken}}, false},
+		{"out of order", []message{hello, {kindTaken, nil}}, false},
 		{"hello twice", []message{hello, hello}, false},
-		{"serves, then gives up", []message{hello, serves, {kind: kindRefusal, refusal: refusal{Reason: "no"}}}, true},
+		{"serves, then gives up", []message{hello, serves, {kindRefusal, refusal{Reason: "no"}}}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r := newRig(t)
 			c := r.dial(t)
 			for i, m := range tc.send {
-				if err := c.send(m, time.Second); err != nil {
+				if err := c.send(m.kind, m.body, time.Second); err != nil {
 					t.Fatal(err)
 				}
 				if i == 0 {
@@ -264,11 +267,11 @@ func TestOtherVersion(t *testing.T) {
 		if _, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`)); err != nil {
 			t.Fatal(err)
 		}
-		m, _, err := c.receive(5 * time.Second)
-		if err != nil || m.kind != kindRefusal || m.refusal.Later != tc.room || !strings.Contains(m.refusal.Reason, tc.want) {
+		var m refusal
+		if _, err := c.receive(5*time.Second, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
 			t.Errorf("%+v, %v", m, err)
 		}
-		if _, _, err := c.receive(5 * time.Second); !errors.Is(err, io.EOF) { // now it has acted
+		if _, err := c.receive(5*time.Second, kindTaken, nil); !errors.Is(err, errEnded) { // now it has acted
 			t.Errorf("want the end, got %v", err)
 		}
 		if calls := r.holder.log(); slices.Contains(calls, "step-down x") != tc.room {
@@ -345,24 +348,24 @@ func TestOneOwner(t *testing.T) {
 			c, err := newConn(raw)
 			testutil.Must(t, err)
 			defer c.Close()
-			_, _, err = c.receive(helloWait)
+			_, err = c.receive(helloWait, kindHello, new(hello))
 			testutil.Must(t, err)
 			sockets := []Socket{{Protocol: "udp", Address: at}}
-			testutil.Must(t, c.send(message{kind: kindOffer, offer: offer{Claim: older, Sockets: sockets}}, offerWait, file))
-			testutil.Must(t, c.send(message{kind: kindCacheEnd}, helloWait))
-			m, _, err := c.receive(serveWait)
-			testutil.Must(t, expect(kindServing, m, err))
-			yours := func() error { return c.send(message{kind: kindYours}, helloWait, file) }
+			testutil.Must(t, c.send(kindOffer, offer{Claim: older, Sockets: sockets}, offerWait, file))
+			testutil.Must(t, c.send(kindCacheEnd, nil, helloWait))
+			_, err = c.receive(serveWait, kindServing, new(serving))
+			testutil.Must(t, err)
+			yours := func() error { return c.send(kindYours, nil, helloWait, file) }
 			if !tc.late {
 				testutil.Must(t, yours())
 				err = <-result
 			}
-			m, _, last := c.receiveLast(tc.wait)
+			last := c.receiveLast(tc.wait, kindTaken)
 			if tc.late { // what was sent before the wait's end is read after it
 				testutil.Must(t, yours())
 				err = <-result
 			}
-			given := expect(kindTaken, m, last) == nil
+			given := last == nil
 			if given != tc.taken || (err == nil) != tc.taken || slices.Contains(s.log(), "abandon") == tc.taken {
 				t.Errorf("given: %t; taken: %v, %v; want %t", given, err, s.log(), tc.taken)
 			}

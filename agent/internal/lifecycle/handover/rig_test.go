@@ -199,14 +199,12 @@ func (r *rig) dial(t *testing.T) *conn {
 
 func (c *conn) passOffer(t *testing.T) {
 	t.Helper()
-	for {
-		m, files, err := c.receive(5 * time.Second)
-		closeFiles(files)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.kind == kindCacheEnd {
-			return
-		}
+	files, err := c.receive(5*time.Second, kindOffer, new(offer))
+	closeFiles(files)
+	for err == nil {
+		_, err = c.receive(5*time.Second, kindCache, new([]byte))
+	}
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
 	}
 }

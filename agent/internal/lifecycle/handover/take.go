@@ -61,17 +61,17 @@ type taker struct {
 }
 
 func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
-	if err := t.conn.send(message{kind: kindHello, hello: hello{Version: Version, Claim: me}}, helloWait); err != nil {
+	if err := t.conn.send(kindHello, hello{Version: Version, Claim: me}, helloWait); err != nil {
 		return nil, err
 	}
-	m, files, err := t.conn.receive(offerWait)
-	if err := expect(kindOffer, m, err); err != nil {
-		closeFiles(files)
+	var m offer
+	files, err := t.conn.receive(offerWait, kindOffer, &m)
+	if err != nil {
 		return nil, fmt.Errorf("wait for the active agent's offer: %w", err)
 	}
-	active := m.offer.Claim
+	active := m.Claim
 	t.log.Info("received the active agent's sockets", "from", active.String(), "sockets", len(files))
-	sockets := m.offer.Sockets
+	sockets := m.Sockets
 	for i, f := range files {
 		sockets[i].File = f
 	}
@@ -84,17 +84,16 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve next to the active agent: %w", err)
 	}
-	if err := t.conn.send(message{kind: kindServing, serving: serving{Addresses: addresses}}, helloWait); err != nil {
+	if err := t.conn.send(kindServing, serving{Addresses: addresses}, helloWait); err != nil {
 		return nil, err
 	}
 	t.log.Info("ready to take over: answers at addr; the active agent stops reading", "from", active.String(), "addr", addresses)
-	m, files, err = t.conn.receive(yieldWait)
-	if err := expect(kindYours, m, err); err != nil {
-		closeFiles(files)
+	files, err = t.conn.receive(yieldWait, kindYours, nil)
+	if err != nil {
 		return nil, fmt.Errorf("wait for the active agent to hand over: %w", err)
 	}
 	// This send fails if the active agent has given up or has ended, even if that happened while this process was stopped (SIGSTOP).
-	if err := t.conn.send(message{kind: kindTaken}, helloWait); err != nil {
+	if err := t.conn.send(kindTaken, nil, helloWait); err != nil {
 		closeFiles(files)
 		return nil, fmt.Errorf("take over from an active agent that has given up or has ended: %w", err)
 	}
@@ -119,17 +118,15 @@ func (t *taker) cache() error {
 func (t *taker) chunks(w io.Writer) error {
 	until := time.Now().Add(cacheWait + helloWait)
 	for size := 0; ; {
-		m, files, err := t.conn.receive(time.Until(until))
-		if err == nil && m.kind == kindCacheEnd {
+		var piece []byte
+		if _, err := t.conn.receive(time.Until(until), kindCache, &piece); errors.Is(err, io.EOF) {
 			return nil
-		}
-		if err := expect(kindCache, m, err); err != nil {
-			closeFiles(files)
+		} else if err != nil {
 			return err
 		}
-		if size += len(m.cache); size > maxCache {
+		if size += len(piece); size > maxCache {
 			return fmt.Errorf("the cache has more than %d bytes", maxCache)
 		}
-		_, _ = w.Write(m.cache) // never fails: the goroutine in cache reads everything
+		_, _ = w.Write(piece) // never fails: the goroutine in cache reads everything
 	}
 }
