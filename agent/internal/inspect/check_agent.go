@@ -148,6 +148,11 @@ func checkLeases(f *facts, r *findings) string {
 	return "granted for " + strings.Join(texts(f.want.Targets()), ", ")
 }
 
+// fallbackCauses is the remedy for a fallback that fails. The bundle has these settings.
+const fallbackCauses = "check that kube-dns runs and kube-proxy has rules for it, then net.ipv4.ip_forward (IPv6: all.forwarding), " +
+	"net.bridge.bridge-nf-call-iptables for pods on a bridge, and whether nf_conntrack_max is reached; if eBPF replaces kube-proxy, " +
+	"apply install/overlays/transparent"
+
 func checkFallback(f *facts, r *findings) string {
 	if f.verifiedErr != nil {
 		r.unreadable(f.verifiedErr)
@@ -166,25 +171,13 @@ func checkFallback(f *facts, r *findings) string {
 		case verified && fault == "" && failed == "":
 			r.ok("to %s is verified", addr)
 		case verified:
-			r.fail("check kube-proxy and kube-dns: without the agent, pods would have no DNS", "to %s was verified and fails now: %s", addr,
-				cmp.Or(fault, failed))
+			r.fail(fallbackCauses, "to %s was verified and fails now: %s. Without the agent, pods would have no DNS", addr, cmp.Or(fault, failed))
 		case fault != "":
-			r.fail("check kube-proxy and kube-dns; new pods stay on kube-dns meanwhile", "to %s is not verified: %s", addr, fault)
+			r.fail(fallbackCauses, "to %s is not verified, so new pods stay on kube-dns: %s", addr, fault)
 		case failed != "":
-			r.fail("check kube-proxy and kube-dns", "to %s is not verified, and the host gets no answer from it: %s", addr, failed)
+			r.fail(fallbackCauses, "to %s is not verified, and the host gets no answer from it: %s", addr, failed)
 		default:
 			r.warn("start the agent, which verifies it; new pods stay on kube-dns meanwhile", "to %s is not verified yet", addr)
-		}
-	}
-	return ""
-}
-
-func checkFolders(f *facts, r *findings) string {
-	for _, dir := range f.folders() {
-		if why := f.unwritable[dir]; why != "" {
-			r.fail("make room or mount it writable: pods' files, the fallback check and the cache's snapshot cannot be stored", "%s: %s", dir, why)
-		} else {
-			r.ok("%s can be written", dir)
 		}
 	}
 	return ""

@@ -78,11 +78,7 @@ func checks() []check {
 		{"pods", checkPods, onSteered},
 		{"pod dns", checkPodDNS, onSteered},
 		{"kernel hits", checkKernelHits, onEvery},
-		{"kernel", checkKernel, onSteered},
-		{"conntrack", checkConntrack, onSteered},
 		{"hosts", checkHosts, onEvery},
-		{"folders", checkFolders, onEvery},
-		{"neighbours", checkNeighbours, onSteered},
 	}
 }
 

@@ -48,8 +48,7 @@ func healthy() *facts {
 		present: true, leases: []steer.LeaseState{{Address: steering, Protocol: steer.UDP}, {Address: steering, Protocol: steer.TCP}}}
 	f.surroundings = surroundings{kubeProxy: "iptables", kubeProxyWanted: "auto",
 		resolv:  []resolvConf{{path: "/etc/resolv.conf", servers: []netip.Addr{netip.MustParseAddr("127.0.0.53")}}},
-		network: network{folder: "/etc/cni/net.d", effective: "/etc/cni/net.d/10-pods.conflist", entry: true, plugin: "/opt/cni/bin/neardns"},
-		kernel:  kernelSettings{conntracked: 10, conntrackOf: 1000}, unwritable: map[string]string{}}
+		network: network{folder: "/etc/cni/net.d", effective: "/etc/cni/net.d/10-pods.conflist", entry: true, plugin: "/opt/cni/bin/neardns"}}
 	return f
 }
 
@@ -165,11 +164,9 @@ func faultyNodes() map[string]func(*facts) {
 			f.lostLeases("no answer: the agent hangs, or a firewall on this node (INPUT chain) drops pods' packets to it", steer.UDP)
 			f.dropping = []iptables.DropPolicy{{Is4: true, Chain: "INPUT"}}
 			f.chains = []nft.Chain{{Family: "inet", Table: "foreign", Name: "input", Input: true, Drops: true}, {Table: "kube-proxy", Input: true, Drops: true}}
-			f.neighbours = []string{firewalld}
 		},
 		"firewall-let-through": func(f *facts) {
 			f.accepted = []iptables.DropPolicy{{Is4: true, Chain: "INPUT"}}
-			f.neighbours = []string{firewalld, resolved}
 		},
 		"slim": func(f *facts) {
 			f.agent.Without = []string{"iptables-nft, iptables-legacy: the agent cannot add rules where the policy of their filter table is DROP"}
@@ -270,13 +267,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.agent.Bypassed = []evidence.Bypassed{{Pod: "default/walled", Source: netip.MustParseAddr("10.244.1.7"), Address: steering, Protocol: "udp"}}
 			f.podErrs = []error{errors.New("read /run/neardns/pods/x.json: unexpected end of JSON input")}
 		},
-		"kernel": func(f *facts) {
-			f.kernel = kernelSettings{noForward: []string{"net.ipv4.ip_forward"}, bridgePods: true, bridgeNF: "0", conntracked: 960, conntrackOf: 1000}
-			f.unwritable["/run/neardns"] = "the file system is full"
-			f.unwritable["/var/lib/neardns"] = "the file system is mounted read-only"
-			f.neighbours = []string{cilium, nodeLocalDNS}
-			f.kubeProxy, f.kubeProxyWanted = "nftables", "ipvs"
-		},
+		"kube-proxy": func(f *facts) { f.kubeProxy, f.kubeProxyWanted = "nftables", "ipvs" },
 		"unseen": func(f *facts) {
 			f.linkErr, f.tableErr, f.chainsErr, f.network.err = errDenied, errDenied, errDenied, errDenied
 		},
@@ -307,7 +298,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
 		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true, "kernel-hits": true, "kernel-hits-not": true,
-		"kernel-hits-auto": true, "kernel-hits-auto-not": true,
+		"kernel-hits-auto": true, "kernel-hits-auto-not": true, "kube-proxy": true,
 		"on-link": true, "transparent": true, "transparent-off": true, "transparent-fails": true}
 	for name, change := range faultyNodes() {
 		f := healthy()

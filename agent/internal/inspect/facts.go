@@ -6,13 +6,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -55,21 +52,10 @@ type surroundings struct {
 	chainsErr          error
 	kubeProxy          string // kube-proxy's mode as its rules show it
 	kubeProxyWanted    string // kube-proxy's mode in the configuration
-	neighbours         []string
 	resolv             []resolvConf
 	network            network
 	watch              *nodestate.Watch // nil if no watch has left a state
 	hosts              Hosts
-	kernel             kernelSettings
-	unwritable         map[string]string // by folder: why it cannot be written; "" if it can
-}
-
-// kernelSettings has kernel settings that influence where packets go, and the fill of the conntrack table.
-type kernelSettings struct {
-	noForward                []string // forwarding sysctls that are off, so that pods cannot reach kube-dns
-	bridgePods               bool     // at least one pod that neardns has a file for is connected to a bridge
-	bridgeNF                 string   // value of bridge-nf-call-iptables: "1", "0", or "" if the kernel has none
-	conntracked, conntrackOf int      // used entries and their limit; limit 0: unknown
 }
 
 // gather reads the facts from the node.
@@ -77,15 +63,12 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	f := &facts{basics: *in.collect(ctx), now: time.Now(), unknown: in.Conf.Unknown(),
 		kernelHitsOff: in.Conf.KernelHits.Mode == config.KernelHitsOff || in.Conf.KernelHits.Mode == config.KernelHitsAuto, holder: in.holder()}
 	defer f.close()
-	f.resolv, f.hosts, f.unwritable = in.resolvConf(f.up), in.hosts(f.now), map[string]string{}
+	f.resolv, f.hosts = in.resolvConf(f.up), in.hosts(f.now)
 	if in.Fault != nil {
 		f.faults = append([]error{in.Fault}, f.faults...)
 	}
 	if f.agent == nil {
 		f.agent = new(node.Status)
-	}
-	for _, dir := range f.folders() {
-		f.unwritable[dir] = unwritable(dir)
 	}
 	if f.want.Server.FastPath {
 		slow, err := corefile.SlowZones(f.want.Server.Config)
@@ -108,15 +91,11 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	f.accepted, f.dropping, f.acceptErr = iptables.VerifyAccepts(f.want.Addresses())
 	f.chains, f.chainsErr = nft.Others(-1)
 	f.kubeProxy, f.kubeProxyWanted = kubeProxyMode(f.chains), in.Conf.KubeProxyMode
-	f.neighbours = neighbours(f.chains)
 	f.network, f.watch = in.network(f.want.Redirects), in.watch()
 	f.attachments, f.podErrs = f.pods.Verify()
-	f.kernel = readKernelSettings(f.want.Redirects, f.attachments)
 	queries.Wait()
 	return f
 }
-
-func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
 
 // holder returns the PID that the lock file names, if a program of neardns runs with it, and 0 otherwise. It does not try to take the lock,
 // because a starting agent may want it.
@@ -169,86 +148,10 @@ func kubeProxyMode(others []nft.Chain) string {
 			mode = config.KubeProxyIptables
 		}
 	}
-	if mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
-		mode = config.KubeProxyIptables
-	}
 	return mode
-}
-
-// Names of programs that may interfere with neardns.
-const (
-	cilium       = "cilium"
-	firewalld    = "firewalld"
-	nodeLocalDNS = "node-local-dns"
-	resolved     = "systemd-resolved"
-)
-
-// neighbours returns the programs on the node that may interfere with neardns.
-func neighbours(others []nft.Chain) (names []string) {
-	if exists("/sys/class/net/cilium_host") ||
-		slices.ContainsFunc(others, func(c nft.Chain) bool { return strings.HasPrefix(c.Name, "CILIUM_") }) {
-		names = append(names, cilium)
-	}
-	if slices.ContainsFunc(others, func(c nft.Chain) bool { return c.Table == "firewalld" }) {
-		names = append(names, firewalld)
-	}
-	if exists("/sys/class/net/nodelocaldns") {
-		names = append(names, nodeLocalDNS)
-	}
-	if exists("/run/systemd/resolve/stub-resolv.conf") {
-		names = append(names, resolved)
-	}
-	return names
 }
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-func readKernelSettings(redirects []steer.Redirect, attachments []pods.Verified) kernelSettings {
-	read := func(key string) string {
-		data, _ := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")))
-		return strings.TrimSpace(string(data))
-	}
-	k := kernelSettings{bridgeNF: read("net.bridge.bridge-nf-call-iptables")}
-	for _, v := range attachments {
-		i := v.File.HostInterface
-		k.bridgePods = k.bridgePods || i != "" && exists(filepath.Join("/sys/class/net", i, "bridge"))
-	}
-	for _, r := range redirects {
-		key := "net.ipv6.conf.all.forwarding"
-		if r.Is4() {
-			key = "net.ipv4.ip_forward"
-		}
-		if read(key) == "0" && !slices.Contains(k.noForward, key) {
-			k.noForward = append(k.noForward, key)
-		}
-	}
-	k.conntracked, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_count")) // both are 0 if the conntrack module is not loaded
-	k.conntrackOf, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_max"))
-	return k
-}
-
-// unwritable returns why a folder cannot be written; "" if it can. It does not write. For a folder that does not exist yet, it checks the
-// nearest existing parent.
-func unwritable(dir string) string {
-	for !exists(dir) && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
-	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return err.Error()
-	}
-	switch err := unix.Access(dir, unix.W_OK); {
-	case errors.Is(err, unix.EROFS):
-		return "the file system is mounted read-only"
-	case err != nil:
-		return err.Error()
-	case fs.Blocks > 0 && fs.Bavail == 0:
-		return "the file system is full"
-	case fs.Files > 0 && fs.Ffree == 0:
-		return "the file system has no free inodes"
-	}
-	return ""
 }

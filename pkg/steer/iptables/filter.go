@@ -233,13 +233,6 @@ func addAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 	return !have.chain || !have.jump, err
 }
 
-// HasLegacyChain reports whether an IPv4 table of iptables-legacy has this chain, for example kube-proxy's in nat. It returns false
-// if the table cannot be read.
-func HasLegacyChain(table, chain string) bool {
-	found, err := chainsOf(here, Legacy, true, table, chain)
-	return err == nil && len(found) > 0
-}
-
 // RemoveAccepts removes the chains of ACCEPT rules from the filter tables of both variants. If there are none, it succeeds.
 func RemoveAccepts() error {
 	var errs []error

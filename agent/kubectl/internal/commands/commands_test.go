@@ -290,7 +290,7 @@ func TestDoctor(t *testing.T) {
 		return string(text)
 	}
 	dead := inspect.Finding{Check: "upstreams", State: inspect.Fail, What: "192.0.2.1 does not answer", Do: "check that server"}
-	odd := inspect.Finding{Check: "conntrack", State: inspect.Warn, What: "the table is nearly full"}
+	odd := inspect.Finding{Check: "kube-proxy", State: inspect.Warn, What: "its rules are nftables"}
 	good := inspect.Finding{Check: "link", State: inspect.OK, What: "neardns0 is up"}
 	f := &fakeAPI{policies: []networkingv1.NetworkPolicy{restricting(t, "shop"), restricting(t, "pay")}, nodes: []fakeNode{
 		{name: "a", phase: corev1.PodRunning, status: healthy(), doctor: report(good)},
@@ -309,7 +309,7 @@ FAIL  node: not examined: no agent runs on it
 FAIL  node: not examined: no agent runs on this node
       1 node: d
 
-WARN  conntrack: the table is nearly full
+WARN  kube-proxy: its rules are nftables
       1 node: b
 
 WARN  network policy: pay/restrict, shop/restrict allow kube-dns but not 169.254.20.11: neardns's pods there stay on kube-dns
