@@ -170,7 +170,7 @@ test-all: ## everything that runs on one machine, one after the other, with the 
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... ./fleet/edge/... ./fleet/zones/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
-ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
+ARM64_SKIP := ^(TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
 	@$(BUILD) -buildvcs=false -o bin/tools/testrun ./integration/tools/testrun

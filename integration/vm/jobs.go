@@ -76,7 +76,7 @@ func abroad() []job {
 		{Package: "agent/internal/node/link"},
 		{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},
 		{Package: "agent/internal/hostsfile", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
-		{Package: "internal/dns/listener", Run: "^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors)$"},
+		{Package: "internal/dns/listener", Run: "^(TestNoGoroutinePerMiss|TestNoDescriptors)$"},
 		{Package: "internal/dns/forward", Run: "^TestNoDescriptors$"},
 		{Package: "pkg/steer", Run: "^TestNoDescriptors$"},
 		{Package: "agent/internal/lifecycle/handover", Run: "^TestNoDescriptors$"},

@@ -13,8 +13,8 @@ func (s *Server) Collector() prometheus.Collector {
 	inFlight := set.Gauge("neardns_udp_in_flight", "Queries over UDP that are read and not yet answered.")
 	maxInFlight := set.Gauge("neardns_udp_in_flight_limit", "How many queries over UDP may be read and not yet answered.")
 	dropped := set.Counter("neardns_udp_dropped_total",
-		"Queries over UDP, or answers to them, that were dropped because their client had its fair share in progress, "+
-			"its link holds answers back, or the socket was full.")
+		"Queries over UDP that were dropped because their client had its fair share in progress, "+
+			"and answers because its link holds answers back or the socket had no room to send.")
 	open := set.Gauge("neardns_tcp_connections", "TCP connections that are open.")
 	maxOpen := set.Gauge("neardns_tcp_connections_limit", "How many TCP connections may be open (limits.tcpConnections).")
 	shed := set.Counter("neardns_tcp_connections_shed_total",
@@ -26,7 +26,7 @@ func (s *Server) Collector() prometheus.Collector {
 		maxInFlight.Send(to, float64(packets.most))
 		open.Send(to, float64(conns.taken))
 		maxOpen.Send(to, float64(conns.most))
-		dropped.Send(to, float64(s.quota.dropped.Load()+s.quota.overflows.count()))
+		dropped.Send(to, float64(s.quota.dropped.Load()))
 		shed.Send(to, float64(s.quota.idled.Load()), "idle")
 		shed.Send(to, float64(s.quota.refused.Load()), "refused")
 	})

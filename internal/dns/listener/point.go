@@ -123,8 +123,6 @@ func (p *point) serve(c *serving, gone func()) {
 func (p *point) read(begun func()) error {
 	if conn, ok := p.socket.(*net.UDPConn); ok {
 		defer conn.Close()
-		p.quota.overflows.watch(conn)
-		defer p.quota.overflows.leave(conn)
 		begun()
 		return p.udp.serve()
 	}

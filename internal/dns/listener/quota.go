@@ -25,7 +25,6 @@ const fullPoll = time.Millisecond
 type quota struct {
 	idled, refused atomic.Uint64 // connections closed to make room for others, and connections refused
 	dropped        atomic.Uint64 // datagrams: queries, and answers (see room)
-	overflows      overflows     // UDP queries that the kernel dropped; has its own lock
 
 	mu      sync.Mutex // guards the fields below
 	packets fairshare.Pool
