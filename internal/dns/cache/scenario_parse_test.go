@@ -89,7 +89,6 @@ type ask struct {
 
 // expectation is what a reply must be.
 type expectation struct {
-	line       int
 	silent     bool // no reply at all
 	rcode      int
 	aa, ad, tc bool
@@ -121,145 +120,128 @@ type restart struct {
 // statement is a line and the indented lines below it.
 type statement struct {
 	line  int
-	words []string
+	words words
 	text  string
 	body  []statement
 }
 
-// parseError is a fault of a file.
-type parseError struct {
-	file string
-	line int
-	err  error
+// fault is what stops the parser, which panics with it.
+type fault struct{ error }
+
+// must stops the parser unless a condition holds.
+func must(holds bool, format string, args ...any) {
+	if !holds {
+		panic(fault{fmt.Errorf(format, args...)})
+	}
 }
 
-func (e *parseError) Error() string { return fmt.Sprintf("%s:%d: %v", e.file, e.line, e.err) }
-func (e *parseError) Unwrap() error { return e.err }
-
 // parseScenario reads one file.
-func parseScenario(file, text string) (*scenario, error) {
-	sc := &scenario{file: file}
-	fault := func(line int, format string, args ...any) error {
-		return &parseError{file, line, fmt.Errorf(format, args...)}
-	}
-	statements, line, err := split(text)
-	if err != nil {
-		return nil, fault(line, "%w", err)
-	}
-	for i, st := range statements {
-		if i == 0 && st.words[0] != "name" {
-			return nil, fault(st.line, "a scenario begins with its name, not with %q", st.words[0])
+func parseScenario(file, text string) (sc *scenario, err error) {
+	line := 0
+	defer func() {
+		switch f := recover().(type) {
+		case nil:
+		case fault:
+			err = fmt.Errorf("%s:%d: %w", file, line, f.error)
+		default:
+			panic(f)
 		}
-		if err := sc.statement(st); err != nil {
-			return nil, fault(st.line, "%w", err)
-		}
+	}()
+	sc = &scenario{file: file}
+	for i, st := range split(text, &line) {
+		line = st.line
+		must(i > 0 || st.words[0] == "name", "a scenario begins with its name, not with %q", st.words[0])
+		sc.statement(st)
 	}
-	last := max(1, strings.Count(text, "\n"))
-	switch {
-	case sc.name == "":
-		return nil, fault(last, "no name")
-	case sc.see == "":
-		return nil, fault(last, "no see: name the RFC section or the reason")
-	case sc.block == "":
-		return nil, fault(last, "no cache block")
-	}
-	if !slices.ContainsFunc(sc.steps, func(s step) bool { return s.asked != nil || s.ask != nil && s.ask.want != nil }) {
-		return nil, fault(last, "nothing is expected")
-	}
+	must(sc.name != "" && sc.see != "" && sc.block != "", "name, see (the RFC section or the reason) or cache block is missing")
+	must(slices.ContainsFunc(sc.steps, step.expects), "nothing is expected")
 	return sc, nil
 }
 
+// expects reports whether a step has an expectation.
+func (s step) expects() bool { return s.asked != nil || s.ask != nil && s.ask.want != nil }
+
 // split makes statements of lines. A block in braces belongs to the line that opens it.
-func split(text string) (all []statement, line int, err error) {
+func split(text string, line *int) (all []statement) {
 	open := false
 	for i, raw := range strings.Split(text, "\n") {
-		line = i + 1
+		*line = i + 1
 		raw = strings.TrimRight(raw, " \t\r")
 		trimmed := strings.TrimLeft(raw, " \t")
 		if trimmed == "" || trimmed[0] == '#' {
 			continue
 		}
-		st := statement{line: line, words: strings.Fields(trimmed), text: trimmed}
+		st := statement{line: *line, words: strings.Fields(trimmed), text: trimmed}
 		switch {
 		case open && raw == "}":
 			open = false
-		case trimmed != raw && len(all) == 0:
-			return nil, line, fmt.Errorf("an indented line belongs below another")
 		case trimmed != raw:
+			must(len(all) > 0, "an indented line belongs below another")
 			last := &all[len(all)-1]
 			last.body = append(last.body, st)
-		case open:
-			return nil, line, fmt.Errorf("the block above is not closed")
 		default:
+			must(!open, "the block above is not closed")
 			all = append(all, st)
 			open = strings.HasSuffix(trimmed, "{")
 		}
 	}
-	if open {
-		return nil, line, fmt.Errorf("the last block is not closed")
-	}
-	return all, line, nil
+	must(!open, "the last block is not closed")
+	return all
 }
 
-func (sc *scenario) statement(st statement) error {
-	words, rest := st.words[1:], strings.TrimSpace(strings.TrimPrefix(st.text, st.words[0]))
-	first := st.words[0]
-	if len(st.body) > 0 && !slices.Contains([]string{"cache", "reload", "upstream", "expect"}, first) {
-		return fmt.Errorf("%q takes no lines below it (line %d)", first, st.body[0].line)
-	}
+func (sc *scenario) statement(st statement) {
+	w := st.words
+	first, rest := w.next(), strings.TrimSpace(strings.TrimPrefix(st.text, st.words[0]))
+	must(len(st.body) == 0 || slices.Contains([]string{"cache", "reload", "upstream", "expect"}, first), "%q takes no lines below it", first)
 	s := step{line: st.line, text: st.text}
-	var err error
 	switch first {
 	case "name":
-		return once(&sc.name, first, rest)
+		once(&sc.name, rest)
+		return
 	case "see":
-		return once(&sc.see, first, rest)
+		once(&sc.see, rest)
+		return
 	case "cache":
-		return once(&sc.block, first, block(st, st.text))
+		once(&sc.block, block(st, st.text))
+		return
 	case "coredns":
-		return sc.coredns(words)
-	case "upstream":
-		s.upstream, s.mood, err = parseUpstream(words, st.body)
-	case "ask":
-		s.ask, err = parseAsk(words)
+		sc.coredns(w.next(), strings.Join(w, " "))
+		return
 	case "expect":
-		return sc.expect(st)
+		a := sc.last().ask
+		must(a != nil && a.want == nil, "expect is below ask, once")
+		a.want = w.expectation(st.body)
+		return
+	case "upstream":
+		s.upstream, s.mood = w.upstream(st.body)
+	case "ask":
+		s.ask = w.ask()
 	case "wait":
-		if len(words) != 1 {
-			return fmt.Errorf("wait takes one duration")
-		}
-		s.wait, err = parseDuration(words[0])
+		s.wait = w.duration()
 	case "asked":
-		s.asked, err = parseAsked(words)
+		s.asked = w.asked()
 	case "reload":
-		if len(words) == 0 || words[0] != "cache" {
-			return fmt.Errorf("reload takes a cache block")
-		}
-		s.reload = block(st, rest)
+		must(w.next() == "cache", "reload takes a cache block")
+		s.reload, w = block(st, rest), nil
 	case "restart":
-		s.restart, err = parseRestart(words)
+		s.restart = w.restart()
 	default:
-		return fmt.Errorf("unknown word %q", first)
+		must(false, "unknown word %q", first)
 	}
-	if err != nil {
-		return err
-	}
-	if sc.block == "" {
-		return fmt.Errorf("%q before the cache block", first)
-	}
+	must(len(w) == 0, "too many words: %v", w)
+	must(sc.block != "", "%q before the cache block", first)
 	sc.steps = append(sc.steps, s)
-	return nil
 }
 
-func once(to *string, word, value string) error {
-	switch {
-	case *to != "":
-		return fmt.Errorf("a second %s", word)
-	case value == "":
-		return fmt.Errorf("%s says nothing", word)
-	}
+// last is the step that a line belongs to.
+func (sc *scenario) last() *step {
+	must(len(sc.steps) > 0, "no step is above")
+	return &sc.steps[len(sc.steps)-1]
+}
+
+func once(to *string, value string) {
+	must(*to == "" && value != "", "twice, or without a value")
 	*to = value
-	return nil
 }
 
 // block returns a Corefile block as it was written, on as many lines.
@@ -275,146 +257,113 @@ func block(st statement, head string) string {
 	return b.String()
 }
 
-// coredns reads "coredns differs: why" and "coredns lacks: why".
-func (sc *scenario) coredns(words []string) error {
-	if len(words) < 2 {
-		return fmt.Errorf("write %q or %q and why", "coredns differs:", "coredns lacks:")
+// coredns is for "coredns differs: why" and "coredns lacks: why".
+func (sc *scenario) coredns(what, why string) {
+	if what == "lacks:" {
+		once(&sc.lacks, why)
+		return
 	}
-	why := strings.Join(words[1:], " ")
-	switch words[0] {
-	case "lacks:":
-		return once(&sc.lacks, "coredns lacks:", why)
-	case "differs:":
-		if len(sc.steps) == 0 {
-			return fmt.Errorf("coredns differs: stands below an expectation")
-		}
-		last := &sc.steps[len(sc.steps)-1]
-		if last.asked == nil && (last.ask == nil || last.ask.want == nil) {
-			return fmt.Errorf("coredns differs: stands below an expectation, not below %q", last.text)
-		}
-		return once(&last.differs, "coredns differs:", why)
-	}
-	return fmt.Errorf("write %q or %q, not %q", "coredns differs:", "coredns lacks:", words[0])
+	must(what == "differs:" && sc.last().expects(), `write "lacks:", or "differs:" below an expectation, and why`)
+	once(&sc.last().differs, why)
 }
 
-func (sc *scenario) expect(st statement) error {
-	if len(sc.steps) == 0 || sc.steps[len(sc.steps)-1].ask == nil {
-		return fmt.Errorf("expect stands below ask")
-	}
-	a := sc.steps[len(sc.steps)-1].ask
-	if a.want != nil {
-		return fmt.Errorf("a second expect for one ask")
-	}
-	want, err := parseExpect(st)
-	if err != nil {
-		return err
-	}
-	a.want = want
-	return nil
+// words are what is left to read of a line.
+type words []string
+
+func (w *words) next() (word string) {
+	word, *w = w.peek(), (*w)[1:]
+	return word
 }
 
-// options calls option for each word; an option takes the words after it by calling next.
-func options(words []string, option func(word string, next func() (string, error)) error) error {
-	for len(words) > 0 {
-		word := words[0]
-		words = words[1:]
-		next := func() (string, error) {
-			if len(words) == 0 {
-				return "", fmt.Errorf("%q needs a value", word)
-			}
-			v := words[0]
-			words = words[1:]
-			return v, nil
-		}
-		if err := option(word, next); err != nil {
-			return err
-		}
-	}
-	return nil
+func (w *words) peek() string {
+	must(len(*w) > 0, "a word is missing")
+	return (*w)[0]
 }
 
-func set(flag *bool, word string) error {
-	if *flag {
-		return fmt.Errorf("%q twice", word)
+// options reads words with their values until the line's end.
+func (w *words) options(known map[string]func()) {
+	for len(*w) > 0 {
+		word := w.next()
+		read := known[word]
+		must(read != nil, "unknown word, or twice: %q", word)
+		delete(known, word)
+		read()
 	}
-	*flag = true
-	return nil
 }
 
-func parseDuration(s string) (time.Duration, error) {
+// to is an option without a value.
+func to[T any](field *T, value T) func() { return func() { *field = value } }
+
+// of is an option with a value.
+func of[T any](field *T, read func() T) func() { return func() { *field = read() } }
+
+func (w *words) duration() time.Duration {
+	s := w.next()
 	d, err := time.ParseDuration(s)
-	if err != nil || d <= 0 || d > 100*24*time.Hour {
-		return 0, fmt.Errorf("%q is no duration between 1ns and 2400h", s)
-	}
-	return d, nil
+	must(err == nil && d > 0 && d <= 100*24*time.Hour, "%q is no duration between 1ns and 2400h", s)
+	return d
 }
 
-func parseNumber(s string, least, most int) (int, error) {
+func (w *words) number(least, most int) int { return number(w.next(), least, most) }
+
+func number(s string, least, most int) int {
 	n, err := strconv.Atoi(s)
-	if err != nil || n < least || n > most {
-		return 0, fmt.Errorf("%q is no number from %d to %d", s, least, most)
-	}
-	return n, nil
+	must(err == nil && n >= least && n <= most, "%q is no number from %d to %d", s, least, most)
+	return n
 }
 
-func parseType(s string) (uint16, error) {
-	if t, ok := dns.StringToType[s]; ok && t != dns.TypeNone {
-		return t, nil
-	}
+func (w *words) size() uint16 { return uint16(w.number(1, 65535)) }
+
+func (w *words) qtype() uint16 {
+	s := w.next()
 	if n, ok := strings.CutPrefix(s, "TYPE"); ok {
-		v, err := parseNumber(n, 1, 65535)
-		return uint16(v), err
+		return uint16(number(n, 1, 65535))
 	}
-	return 0, fmt.Errorf("%q is no type", s)
+	t := one(dns.StringToType, s)
+	must(t != dns.TypeNone, "%q is no type", s)
+	return t
 }
 
-func parseClass(s string) (uint16, error) {
-	if c, ok := dns.StringToClass[s]; ok {
-		return c, nil
-	}
-	return 0, fmt.Errorf("%q is no class", s)
+func (w *words) class() uint16 { return one(dns.StringToClass, w.next()) }
+func (w *words) rcode() int    { return one(dns.StringToRcode, w.next()) }
+
+func one[V any](of map[string]V, word string) V {
+	v, ok := of[word]
+	must(ok, "%q is unknown", word)
+	return v
 }
 
-func parseRcode(s string) (int, error) {
-	if r, ok := dns.StringToRcode[s]; ok {
-		return r, nil
-	}
-	return 0, fmt.Errorf("%q is no response code", s)
-}
+func (w *words) name() string { return parseName(w.next()) }
 
 // parseName takes absolute names only: a forgotten dot is the commonest slip. It returns the name as it reads after packing and unpacking,
 // which makes \032 and "\ " the same.
-func parseName(s string) (string, error) {
-	if _, ok := dns.IsDomainName(s); !ok || !dns.IsFqdn(s) {
-		return "", fmt.Errorf("%q is no name that ends with a dot", s)
-	}
+func parseName(s string) string {
+	_, ok := dns.IsDomainName(s)
+	must(ok && dns.IsFqdn(s), "%q is no name that ends with a dot", s)
 	wire := make([]byte, 256)
-	if _, err := dns.PackDomainName(s, wire, 0, nil, false); err != nil {
-		return "", fmt.Errorf("name %q: %w", s, err)
-	}
-	s, _, err := dns.UnpackDomainName(wire, 0)
-	return s, err
+	_, err := dns.PackDomainName(s, wire, 0, nil, false)
+	must(err == nil, "name %q: %v", s, err)
+	s, _, err = dns.UnpackDomainName(wire, 0)
+	must(err == nil, "name %q: %v", s, err)
+	return s
+}
+
+func (w *words) question() *dns.Question {
+	return &dns.Question{Name: w.name(), Qtype: w.qtype(), Qclass: dns.ClassINET}
 }
 
 // expand makes "{1..3}" three strings.
-func expand(s string) ([]string, error) {
+func expand(s string) (all []string) {
 	before, rest, found := strings.Cut(s, "{")
 	if !found {
-		return []string{s}, nil
+		return []string{s}
 	}
 	inner, after, found := strings.Cut(rest, "}")
 	a, b, dots := strings.Cut(inner, "..")
-	if !found || !dots {
-		return nil, fmt.Errorf("%q: write a range as {1..9}", s)
-	}
-	from, err1 := parseNumber(a, 0, 1_000_000)
-	to, err2 := parseNumber(b, 0, 1_000_000)
-	if err1 != nil || err2 != nil || to < from || to-from >= 20_000 || strings.Contains(after, "{") {
-		return nil, fmt.Errorf("%q: a range goes up, by at most 20000, once", s)
-	}
-	all := make([]string, 0, to-from+1)
-	for n := from; n <= to; n++ {
+	must(found && dots && !strings.Contains(after, "{"), "%q: write a range as {1..9}, once", s)
+	from := number(a, 0, 1_000_000)
+	for n := from; n <= number(b, from, from+20_000); n++ {
 		all = append(all, before+strconv.Itoa(n)+after)
 	}
-	return all, nil
+	return all
 }

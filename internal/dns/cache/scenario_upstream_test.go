@@ -153,18 +153,8 @@ func (r *rule) message(to *dns.Msg) (*dns.Msg, error) {
 		if rec.signed && !do {
 			continue
 		}
-		rr, err := rec.rr(to.Question[0].Name)
-		if err != nil {
-			return nil, err
-		}
-		switch rec.section {
-		case 0:
-			m.Answer = append(m.Answer, rr)
-		case 1:
-			m.Ns = append(m.Ns, rr)
-		default:
-			m.Extra = append(m.Extra, rr)
-		}
+		section := []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra}[rec.section]
+		*section = append(*section, rec.rr(to.Question[0].Name))
 	}
 	if opt != nil {
 		m.SetEdns0(1232, do)
