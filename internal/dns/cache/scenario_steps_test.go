@@ -158,7 +158,7 @@ func (w *words) expectation(body []statement) *expectation {
 	return e
 }
 
-// asked reads "N", "at least N" or "at most N", then a query or nothing.
+// A number of queries is "N", "at least N" or "at most N", then a query or nothing.
 func (w *words) asked() *upstreamQueries {
 	a := &upstreamQueries{high: 1_000_000, class: dns.ClassINET}
 	switch word := w.next(); {

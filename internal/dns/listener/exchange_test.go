@@ -273,25 +273,6 @@ func TestFirstDrains(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange measures what serving.answer adds to a query that the chain answers with bytes.
-func BenchmarkExchange(b *testing.B) {
-	wire, err := new(dns.Msg).SetReply(question("a.example.org.", dns.TypeA)).Pack()
-	if err != nil {
-		b.Fatal(err)
-	}
-	h := &handler{do: func(w dns.ResponseWriter, _ *dns.Msg) { _, _ = w.Write(wire) }, level: queryinfo.Hit}
-	client, at := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddrPort("169.254.20.10:53")
-	for name, o := range map[string]Observer{"nobody": nil, "observed": nobodyCounts{}} {
-		b.Run(name, func(b *testing.B) {
-			s, w, r := newServing(h), new(nowhere), question("a.example.org.", dns.TypeA)
-			b.ReportAllocs()
-			for b.Loop() {
-				s.answer(o, at, client, w, r)
-			}
-		})
-	}
-}
-
 type nobodyCounts struct{}
 
 func (nobodyCounts) Identify(netip.Addr) any { return nil }

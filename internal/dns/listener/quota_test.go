@@ -1,15 +1,18 @@
 package listener
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // TestPacketsInWork: one client gets half of the slots, its further queries are dropped, and another client is still served. Every kind
@@ -106,6 +109,62 @@ func TestFullQuota(t *testing.T) {
 			t.Errorf("a query that waited: %v", err)
 		}
 	}
+}
+
+// TestConnectionFlood opens many connections from one address, idle ones and ones that send a byte or two, next to those of quiet
+// neighbours: new connections of the flood replace its own longest idle ones, and no other client's. The limit is a reload's; a reload that
+// fails changes none.
+func TestConnectionFlood(t *testing.T) {
+	s, cfg := start(t, answer)
+	cfg.Connections, cfg.Misses = 32, 500
+	bad := cfg.clone()
+	bad.Addresses, bad.Connections = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, 30
+	build := (&handler{do: answer}).build
+	if err := s.Restart(t.Context(), cfg, build); err != nil {
+		t.Fatal(err)
+	}
+	if got := counted(t, s); s.Restart(t.Context(), bad, build) == nil || got["tcp_connections_limit"] != 32 || got["udp_in_flight_limit"] != 756 {
+		t.Errorf("limits after reloads: %v", got)
+	}
+	asks := func(what string, conn *dns.Conn) {
+		t.Helper()
+		err := conn.WriteMsg(question("a.example.org.", dns.TypeA))
+		if err == nil {
+			_, err = conn.ReadMsg()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	var quiet, flood []*dns.Conn
+	for i := range 4 {
+		quiet = append(quiet, dialTCP(t, fmt.Sprintf("127.0.1.%d", i), cfg))
+		asks("a neighbour", quiet[i])
+	}
+	for i := range 200 {
+		flood = append(flood, dialTCP(t, "127.0.2.1", cfg))
+		if i%2 == 0 {
+			flood[i].Conn.Write([]byte{0, 40}[:1+i%3/2]) // the beginning of a query that never comes
+		}
+	}
+	waitFor(t, "the flood is accepted and cut", func() bool { return counted(t, s)["tcp_connections_shed_total idle"] >= 186 })
+	// Nothing is refused, also where accepting is faster than reading.
+	if got := counted(t, s); got["tcp_connections"] < 17 || got["tcp_connections"] > 18 || got["tcp_connections_shed_total refused"] > 0 {
+		t.Errorf("want the neighbours' 4 and half of the 28 other places, and none refused: %v", got)
+	}
+	for _, conn := range quiet {
+		asks("a neighbour behind the flood", conn)
+	}
+	asks("a newcomer", dialTCP(t, "127.0.1.9", cfg))
+	asks("the flood's own next one", dialTCP(t, "127.0.2.1", cfg))
+	asks("the flood's youngest", flood[199])
+	if _, err := flood[0].Conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) { // not ended by maxRead
+		t.Errorf("the flood's longest idle connection: %v", err)
+	}
+	for _, c := range append(flood, quiet...) {
+		c.Close()
+	}
+	waitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
 }
 
 // junk sends messages that are answered or dropped before the chain: other opcodes, responses, two entries in the question section, noise of every length.

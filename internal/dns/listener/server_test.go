@@ -2,11 +2,15 @@ package listener
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/miekg/dns"
 )
 
 // TestReloadOfADeadServer lets every socket die and a reload come before the server has noticed.
@@ -27,6 +31,43 @@ func TestReloadOfADeadServer(t *testing.T) {
 	}
 	if next.closed.Load() != 1 {
 		t.Errorf("the chain was closed %d times", next.closed.Load())
+	}
+}
+
+// TestOwnQueries: a server answers queries of its own process, also if it listens nowhere, by the chain that it has now.
+func TestOwnQueries(t *testing.T) {
+	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
+	cfg.Deaf = true
+	says := func(rcode int) Build {
+		return (&handler{do: func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }}).build
+	}
+	wire, err := question("a.cluster.local.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Fetch(wire, nil); !errors.Is(err, ErrStopped) || s.Query(t.Context(), "cluster.local") == nil {
+		t.Errorf("before its start: %v", err)
+	}
+	if err := s.Start(t.Context(), cfg, says(dns.RcodeNameError), nil); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	for rcode, want := range map[int]string{0: "<nil>", dns.RcodeNameError: "<nil>", dns.RcodeServerFailure: "cluster.local: SERVFAIL"} {
+		if err := s.Restart(t.Context(), cfg, says(rcode)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Fetch(wire, nil); err != nil || got != rcode {
+			t.Errorf("%d, %v; want %d", got, err, rcode)
+		}
+		if got := fmt.Sprint(s.Query(t.Context(), "cluster.local")); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	if _, err := s.Fetch(wire[:13], nil); err == nil {
+		t.Error("half a question was answered")
+	}
+	if sockets, err := s.Sockets(); err != nil || len(sockets) != 0 {
+		t.Errorf("it listens: %v, %v", sockets, err)
 	}
 }
 

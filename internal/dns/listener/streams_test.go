@@ -197,7 +197,7 @@ func TestPipedShare(t *testing.T) {
 	})
 }
 
-// TestPipedStop: a server that stops answers the queries that it has, and then ends the connection at once.
+// TestPipedStop: a server that stops answers what was sent before, over UDP and on a connection, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
@@ -208,8 +208,19 @@ func TestPipedStop(t *testing.T) {
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
+	udp := &dns.Conn{Conn: dialUDP(t, addressOf(cfg))}
+	const many = 200
+	for i := range uint16(many) {
+		send(t, udp, i, "fast.example.org.")
+		send(t, conn, 2+i, "fast.example.org.")
+	}
 	done := make(chan error, 1)
 	go func() { done <- s.Stop() }()
+	for range many {
+		if _, err := udp.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	_, tcp := halves(t, s)
 	waitFor(t, "connections end", func() bool {
 		tcp.conns.mu.Lock()
@@ -217,7 +228,11 @@ func TestPipedStop(t *testing.T) {
 		return tcp.conns.draining
 	})
 	close(h.free)
-	wantIDs(t, conn, 1)
+	for range many + 1 {
+		if _, err := conn.ReadMsg(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last answer: %v", err)
 	}

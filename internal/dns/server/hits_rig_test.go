@@ -134,7 +134,7 @@ type pair struct {
 	chain *corefile.Chain
 	at    netip.AddrPort
 	hits  fastpath.Handler
-	store *answers.Store
+	level queryinfo.Level // of the chain's last answer
 }
 
 const pairCorefile = `cluster.local in-addr.arpa ip6.arpa {
@@ -171,7 +171,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 			t.Error(err)
 		}
 	})
-	p := &pair{chain: c, at: netip.MustParseAddrPort("127.0.0.1:5353"), store: store}
+	p := &pair{chain: c, at: netip.MustParseAddrPort("127.0.0.1:5353")}
 	p.hits = c.FastPath(p.at)
 	return p
 }
@@ -208,7 +208,9 @@ func (p *pair) slow(m []byte, tcp bool) []byte {
 	if tcp {
 		w.remote = &net.TCPAddr{IP: net.IPv4(10, 244, 1, 7), Port: 4000}
 	}
-	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7")})
+	q := &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7")}
+	p.chain.ServeDNS(p.at, w, r, q)
+	p.level = q.Level()
 	return w.got
 }
 

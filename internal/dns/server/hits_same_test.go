@@ -3,7 +3,6 @@ package server_test
 import (
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/fastpath"
-	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
 func packed(t testing.TB, m *mdns.Msg) []byte {
@@ -105,35 +103,6 @@ func labels(m *dto.Metric) (out []string) {
 		out = append(out, l.GetName()+"="+l.GetValue())
 	}
 	return out
-}
-
-// TestHitsOfProbes: the prober's zone has no hits, because its answers show that the plugin chain works, and its queries are not counted as
-// clients'.
-func TestHitsOfProbes(t *testing.T) {
-	up := newUpstream(t, address("10.0.0.1"))
-	w, cfg := new(watcher), config(t, up)
-	s := observed(slog.New(slog.DiscardHandler), w)
-	if err := s.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Stop()
-	before := coreDNSCounts(t)
-	for range 3 {
-		for _, network := range []string{"udp", "tcp"} {
-			if m := ask(t, network, addressOf(cfg), question("n1.probe.neardns.invalid.", mdns.TypeTXT)); len(m.Answer) != 1 {
-				t.Error(m)
-			}
-			if a := w.next(t); a.Level != queryinfo.Miss {
-				t.Errorf("%s: the prober was answered at level %d", network, a.Level)
-			}
-		}
-	}
-	after := coreDNSCounts(t)
-	for key, n := range after {
-		if strings.HasPrefix(key, "coredns_dns_requests_total") && strings.Contains(key, addressOf(cfg)) && n != before[key] {
-			t.Errorf("%s: %v of the prober's queries are counted", key, n-before[key])
-		}
-	}
 }
 
 // TestHitTTL queries a name in each second of its entry's TTL: the reply's TTL is at most the remaining one, and an expired entry is no hit
@@ -295,26 +264,6 @@ func noAllocationOfHits(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, allocs)
 		}
 	}
-}
-
-// TestFastPathOff: without the fast path, the chain answers.
-func TestFastPathOff(t *testing.T) {
-	up, again := newForgetful(t, address("10.0.0.1"))
-	cfg := config(t, up)
-	cfg.FastPath = false
-	s := start(t, cfg)
-	for range 2 {
-		for _, network := range []string{"udp", "tcp"} {
-			wantA(t, ask(t, network, addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
-			again.Store(true)
-		}
-	}
-	cfg.FastPath = true
-	if err := s.Restart(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	// Both paths use the entry.
-	wantA(t, ask(t, "udp", addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
 }
 
 func BenchmarkHits(b *testing.B) {

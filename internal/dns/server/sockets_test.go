@@ -69,19 +69,8 @@ func TestStartNamesEveryReason(t *testing.T) {
 	pc.Close()
 }
 
-// TestNoSharing: a second server cannot listen on the first one's port.
-func TestNoSharing(t *testing.T) {
-	up := newUpstream(t, address("10.0.0.1"))
-	cfg := config(t, up)
-	start(t, cfg)
-	second := newServer(slog.New(slog.DiscardHandler))
-	if err := second.Start(context.Background(), cfg); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Fatalf("want address in use, got %v", err)
-	}
-}
-
 // TestBesideWildcard: another DNS server listens on the wildcard address. If that one uses SO_REUSEPORT, as CoreDNS in the host's network
-// does, this server gets the queries to its address; otherwise the start fails.
+// does, this server gets the queries to its address; otherwise the start fails. A second server of ours never shares the port.
 func TestBesideWildcard(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	for _, share := range []bool{true, false} {
@@ -112,6 +101,9 @@ func TestBesideWildcard(t *testing.T) {
 			continue
 		}
 		start(t, cfg)
+		if err := newServer(slog.New(slog.DiscardHandler)).Start(context.Background(), cfg); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("want address in use, got %v", err)
+		}
 		for _, network := range []string{"udp", "tcp"} {
 			for i := range 10 {
 				wantA(t, ask(t, network, addressOf(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.1")
@@ -176,11 +168,20 @@ func TestRestartLosesNothing(t *testing.T) {
 	t.Logf("%d questions over 10 reloads", asked.Load())
 }
 
-// TestRestartKeepsOldOnFailure gives configurations that cannot be served; each error is returned and the old one answers.
+// TestRestartKeepsOldOnFailure gives configurations that cannot be served; each error is returned, also by Check, and the old one answers.
+// OnChange's function is called for each chain that is about to answer, and for no other.
 func TestRestartKeepsOldOnFailure(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
-	s := start(t, cfg)
+	s, told := newServer(slog.New(slog.DiscardHandler)), 0
+	s.OnChange(func() { told++ })
+	if err := s.Start(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop() //nolint:errcheck // at the end
+	if err := server.New(slog.New(slog.DiscardHandler), nil).Check(cfg); err == nil || !strings.Contains(err.Error(), "not part of this server") {
+		t.Errorf("without plugins: %v", err)
+	}
 	other, err := net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), cfg.Port).String())
 	if err != nil {
 		t.Fatal(err)
@@ -195,6 +196,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 		{"bad value", func(c *server.Config) { c.Cluster = nil }, "upstreams.cluster"},
 		{"bad syntax", func(c *server.Config) { c.Override = ". {\n oops\n}" }, "corefile:2"},
 		{"plugin refuses", func(c *server.Config) { c.Snippets = map[string]string{".": "cache -1"} }, "plugin/cache"},
+		{"plugin refuses, with the remedy", func(c *server.Config) { c.Snippets = map[string]string{".": "cache {\n oops\n}"} }, "config show --corefile"},
 		{"zone twice", func(c *server.Config) { c.Override = ". {\n log\n}\n. {\n log\n}" }, "cannot serve"},
 		{"file that is not there", func(c *server.Config) { c.Snippets = map[string]string{".": "forward . /no/such/file"} }, "/no/such/file"},
 		{"busy address", func(c *server.Config) {
@@ -207,6 +209,9 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 			err := s.Restart(context.Background(), next)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("want an error with %q, got %v", tc.want, err)
+			}
+			if err := s.Check(next); (err == nil) != (tc.name == "busy address" || tc.name == "zone twice") {
+				t.Errorf("checked: %v", err)
 			}
 			for _, network := range []string{"udp", "tcp"} {
 				wantA(t, ask(t, network, addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
@@ -221,8 +226,8 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 	if len(sockets) != 2 || sockets[0].Address.String() != addressOf(cfg) {
 		t.Errorf("configuration changed to %+v", sockets)
 	}
-	if err := s.Restart(context.Background(), cfg); err != nil {
-		t.Errorf("a good one after the bad ones: %v", err)
+	if err := errors.Join(s.Check(cfg), s.Restart(context.Background(), cfg)); err != nil || told != 2 {
+		t.Errorf("a good one after the bad ones: %v, told of %d chains", err, told)
 	}
 	wantA(t, ask(t, "udp", addressOf(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
 }

@@ -100,12 +100,12 @@ func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstrea
 	}), again
 }
 
-// address answers every A query with ip and a TTL of 30 s.
+// address answers every A query with ip and a TTL that does not end in the test, however busy the machine is.
 func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	return func(q *mdns.Msg) *mdns.Msg {
 		m := new(mdns.Msg).SetReply(q)
 		if q.Question[0].Qtype == mdns.TypeA {
-			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 30},
+			m.Answer = []mdns.RR{&mdns.A{Hdr: mdns.RR_Header{Name: q.Question[0].Name, Rrtype: mdns.TypeA, Class: mdns.ClassINET, Ttl: 3000},
 				A: net.ParseIP(ip)}}
 		}
 		return m

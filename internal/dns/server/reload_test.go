@@ -1,0 +1,52 @@
+package server_test
+
+import (
+	"slices"
+	"testing"
+
+	mdns "github.com/miekg/dns"
+
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+)
+
+// TestCacheOverReloads: over ten reloads, a block that answers as before keeps its entries, and no client gets an answer of a block's
+// old upstream. The fast path goes and comes, and both paths use the entries and are counted.
+func TestCacheOverReloads(t *testing.T) {
+	up, again := newForgetful(t, address("10.0.0.1"))
+	one, two := newUpstream(t, address("10.1.0.1")), newUpstream(t, address("10.1.0.2"))
+	cfg := config(t, up)
+	cfg.FastPath, cfg.LastResort = false, servers(up.addr)
+	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr)}
+	s := start(t, cfg)
+	stub := "10.1.0.1"
+	all := func() {
+		t.Helper()
+		for _, network := range []string{"udp", "tcp"} {
+			for name, want := range map[string]string{"a.cluster.local.": "10.0.0.1", "b.example.org.": "10.0.0.1", "www.corp.example.": stub} {
+				wantA(t, ask(t, network, addressOf(cfg), question(name, mdns.TypeA)), want)
+			}
+			again.Store(true)
+		}
+	}
+	all()
+	hits := byFamily(coreDNSCounts(t))["cache_hits_total"]
+	for i := range 10 {
+		next := cfg
+		next.FastPath = i%4 < 2
+		stub = []string{"10.1.0.2", "10.1.0.1"}[i%2]
+		next.StubDomains = map[string][]nameserver.Address{"corp.example": servers([]string{two.addr, one.addr}[i%2])}
+		if i%3 == 0 { // a redirect comes, and goes
+			next.Cluster = append(slices.Clone(next.Cluster), servers("127.0.0.9:5353")...)
+			next.LastResort = append(slices.Clone(next.LastResort), servers("127.0.0.9:5353")...)
+		}
+		next.Queries, next.Cache.Entries = []corefile.Queries{corefile.QueriesOff, corefile.QueriesErrors}[i%2], 2000+i
+		if err := s.Restart(t.Context(), next); err != nil {
+			t.Fatal(err)
+		}
+		all()
+	}
+	if n := byFamily(coreDNSCounts(t))["cache_hits_total"] - hits; n < 40 {
+		t.Errorf("CoreDNS's registry has %v hits after the reloads", n)
+	}
+}
