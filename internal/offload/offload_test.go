@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,9 +37,7 @@ func onStand(most int, f func(s *stand)) func(t *testing.T) {
 		s := &stand{t: t, store: answers.NewStore(0), fakeKernel: newFakeKernel(), until: time.Hour, says: true}
 		s.space, s.offloader = s.store.Space(1), New(s.store, most)
 		s.build()
-		if err := s.offloader.Begin(s.fakeKernel); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.offloader.Begin(s.fakeKernel))
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { s.offloader.Run(ctx) })
@@ -62,15 +61,11 @@ func (s *stand) keep(name string) *answers.Entry {
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	m.Response = true
 	b, err := m.Pack()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	var k msg.Key
 	k.Set(b[12:], false, false)
 	e, err := answers.NewEntry(&k, answers.Success, b, 60)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	s.space.Put(&k, e)
 	return e
 }
@@ -358,9 +353,7 @@ func TestFaults(t *testing.T) {
 		}
 		s.has("told to forget", "")
 		s.fakeKernel.removeErr = nil
-		if err := s.offloader.Begin(s.fakeKernel); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.offloader.Begin(s.fakeKernel))
 		s.hit(b)
 		s.has("anew", "b")
 		s.fakeKernel.deaf = errors.New("no config map")
@@ -395,9 +388,7 @@ func TestRace(t *testing.T) {
 		b := newFakeKernel()
 		s := &stand{t: t, store: store, space: store.Space(1), offloader: New(store, 8), fakeKernel: b, until: time.Hour, says: true}
 		s.build()
-		if err := s.offloader.Begin(b); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.offloader.Begin(b))
 		ctx, end := context.WithCancel(t.Context())
 		var running, wg sync.WaitGroup
 		running.Go(func() { s.offloader.Run(ctx) })

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
@@ -304,13 +305,9 @@ func TestRefreshAsksAlike(t *testing.T) {
 			t.Fatal(tc.name)
 		}
 		m, err := new(dns.Msg).SetReply(r).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		e, err := answers.NewEntry(&a.key, answers.Denial, m, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		got, again, ok := queryOf(e)
 		if !ok || !bytes.Equal(got.key.Bytes(), a.key.Bytes()) || got.do != tc.do || got.cd != tc.cd || !got.rd {
 			t.Errorf("%s: %t, %+v", tc.name, ok, got)

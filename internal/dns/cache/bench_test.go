@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // sink is a response writer that drops what is written.
@@ -53,9 +54,7 @@ func BenchmarkHandler(b *testing.B) {
 			}
 			c := caddy.NewTestController("dns", block)
 			c.ServerBlockKeys = []string{"."}
-			if err := process(b).setup()(c); err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, process(b).setup()(c))
 			return dnsserver.GetConfig(c).Plugin[0](next)
 		}
 		ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: "dns://bench:53"})

@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Both caches run the same random trials, with the same upstream, queries and clock. Each difference must belong to a class of the table
@@ -362,9 +363,7 @@ func FuzzDifferential(f *testing.F) {
 // TestDifferencesAreTold: DIFFERENCES.md and classes have the same classes.
 func TestDifferencesAreTold(t *testing.T) {
 	page, err := os.ReadFile("DIFFERENCES.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var told, known []string
 	for l := range strings.Lines(string(page)) {
 		cells := strings.Split(l, " | ")

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // fixture is a cache before an upstream that the test plays.
@@ -43,9 +44,7 @@ func newFixture(t *testing.T, block string) *fixture {
 	f.metrics = NewMetrics(store, f.registry)
 	c := caddy.NewTestController("dns", block)
 	c.ServerBlockKeys = []string{"."}
-	if err := Setup(store, f.metrics, nil)(c); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Setup(store, f.metrics, nil)(c))
 	h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		f.asked.Add(1)
 		return f.answer(w, r)
@@ -255,9 +254,7 @@ func TestScope(t *testing.T) {
 		c := caddy.NewTestController("dns", block)
 		c.ServerBlockKeys = keys
 		p, err := parse(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return p.scope(keys, surroundings{behind: chain})
 	}
 	root := []string{"."}
@@ -294,13 +291,9 @@ func TestScopeOfAsk(t *testing.T) {
 		c := caddy.NewTestController("dns", cache)
 		c.ServerBlockKeys = []string{"."}
 		p, err := parse(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		blocks, err := caddyfile.Parse("Corefile", strings.NewReader(". {\n"+ask+"\n}\n"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		var s surroundings
 		next, servers := read(blocks[0].Tokens["ask"])
 		s.behind, s.servers = []step{next}, servers
@@ -390,9 +383,7 @@ coredns_cache_served_stale_total{server="",view="",zones="."} 1
 func (f *fixture) gather() string {
 	f.t.Helper()
 	families, err := f.registry.Gather()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, err)
 	var out strings.Builder
 	for _, family := range families {
 		if !strings.HasPrefix(family.GetName(), "coredns_") {

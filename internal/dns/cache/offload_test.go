@@ -18,6 +18,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // kernel stands in for the kernel program: it answers from its offloaded entries.
@@ -107,9 +108,7 @@ func TestRefreshOfLent(t *testing.T) {
 				offloader := offload.New(store, 10)
 				c := caddy.NewTestController("dns", refreshes)
 				c.ServerBlockKeys = []string{"."}
-				if err := Setup(store, NewMetrics(store, prometheus.NewRegistry()), offloader)(c); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, Setup(store, NewMetrics(store, prometheus.NewRegistry()), offloader)(c))
 				h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 					upstream.Add(1)
 					<-time.After(time.Millisecond)
@@ -119,18 +118,14 @@ func TestRefreshOfLent(t *testing.T) {
 				defer cache.ahead.end()
 				fast := cache.FastPath(nil, ".")
 				offloader.Changed()
-				if err := offloader.Begin(k); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, offloader.Begin(k))
 				ctx, end := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
 				wg.Go(func() { offloader.Run(ctx) })
 
 				r := new(dns.Msg).SetQuestion("a.example.", dns.TypeA)
 				b, err := r.Pack()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				q := fastpath.Query{Wire: b, Identity: offloadClient{}}
 				if !q.Read(q.Wire) {
 					t.Fatal("the question is not plain")

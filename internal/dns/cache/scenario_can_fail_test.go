@@ -3,6 +3,8 @@ package cache_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestScenarioCanFail plays scenarios with wrong expectations, which must fail.
@@ -21,9 +23,7 @@ expect NOERROR ad from cache within 1ms
 asked 1 www.example. A
 `
 	sc, err := parseScenario("true", story)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if failed := play(t, sc, stock()); len(failed) != 0 {
 		t.Fatalf("the true story fails: %v", failed)
 	}
@@ -50,9 +50,7 @@ asked 1 www.example. A
 				t.Fatalf("no %q in the story", tc.old)
 			}
 			sc, err := parseScenario("lie", strings.Replace(story, tc.old, tc.lie, 1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var all []string
 			for i, errs := range play(t, sc, stock()) {
 				all = append(all, describe(sc, sc.steps[i], errs))

@@ -82,9 +82,7 @@ func TestScenarioStress(t *testing.T) {
 		}
 		return err
 	}
-	if err := load(blocks[0]); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, load(blocks[0]))
 	stop, addr := listen(t, &server)
 	defer stop()
 	before := panics(t)

@@ -18,6 +18,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // subject is a cache plugin on the bench: ours or CoreDNS's.
@@ -160,8 +161,6 @@ func exchange(s *dnsserver.Server, c *client, m *dns.Msg) (reply, error) {
 func panics(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := vars.Panic.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, vars.Panic.Write(&m))
 	return m.GetCounter().GetValue()
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // scenarios reads all files.
@@ -20,13 +22,9 @@ func scenarios(t *testing.T) []*scenario {
 	names := make(map[string]string)
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		sc, err := parseScenario(filepath.Base(f), string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if other, ok := names[sc.name]; ok {
 			t.Fatalf("%s and %s have one name", sc.file, other)
 		}
@@ -79,9 +77,7 @@ func describe(sc *scenario, s step, errs []error) string {
 // TestScenarioGrammar reads the example of the grammar's page, whose right half is for people, and plays it.
 func TestScenarioGrammar(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("testdata", "scenarios", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, rest, _ := strings.Cut(string(page), "```\n")
 	example, _, found := strings.Cut(rest, "```")
 	if !found {
@@ -93,9 +89,7 @@ func TestScenarioGrammar(t *testing.T) {
 		lines = append(lines, strings.TrimRight(l[:min(len(l), column)], " \n"))
 	}
 	sc, err := parseScenario("README.md", strings.Join(lines, "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for i, errs := range play(t, sc, stock()) {
 		t.Error(describe(sc, sc.steps[i], errs))
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func nodeCache(text string) Config {
@@ -37,9 +39,7 @@ func TestNodeCacheBinds(t *testing.T) {
 	}
 	// Misses are bounded where nothing else bounds them, and answers over UDP in any case.
 	text, err := Render(nodeCache(". {\n bufsize 4096\n forward . 192.0.2.53\n}\na. {\n cancel 1s\n forward . 192.0.2.53\n}\nb. {\n whoami\n}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if strings.Count(text, "cancel 4s") != 1 || strings.Count(text, "cancel 1s") != 1 || strings.Count(text, "bufsize 1232") != 3 ||
 		!strings.Contains(text, "# Made smaller: bufsize") {
 		t.Errorf("rendered:\n%s", text)

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestCacheREADME: the cache's README has the blocks as they are rendered.
 func TestCacheREADME(t *testing.T) {
 	text, err := os.ReadFile("../cache/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	c := Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour} // config.Default's
 	for zone, w := range map[string]origin{"cluster.local": ofCluster, ".": fromOthers} {
 		var want strings.Builder
@@ -29,9 +29,7 @@ func TestCacheREADME(t *testing.T) {
 // TestREADMENamesThePlugins: the README lists the directives that an operator's Corefile may have. Five directives are the agent's own.
 func TestREADMENamesThePlugins(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, after, _ := strings.Cut(string(text), "\nPlugins that may be used: ")
 	list, _, _ := strings.Cut(after, ".\n")
 	got := strings.Fields(strings.ReplaceAll(list, ",", " "))

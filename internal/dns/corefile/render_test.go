@@ -11,6 +11,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -98,9 +99,7 @@ example.org, 10.0.0.0/24 {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Render(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			golden.Check(t, strings.ReplaceAll(strings.ReplaceAll(name, ",", ""), " ", "-")+".corefile", got)
 			again, err := Render(cfg)
 			if err != nil || again != got {
@@ -236,9 +235,7 @@ func FuzzOverride(f *testing.F) {
 			t.Fatalf("the rendered text does not parse: %v\n%s", err, got)
 		}
 		original, err := caddyfile.Parse("corefile", strings.NewReader(text), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if len(blocks) != len(original)+1 {
 			t.Fatalf("%d blocks became %d", len(original), len(blocks))
 		}

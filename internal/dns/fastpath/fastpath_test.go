@@ -6,19 +6,16 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestZones: the longest zone on a border of labels is found.
 func TestZones(t *testing.T) {
 	var z Zones[string]
 	for _, name := range []string{".", "cluster.local.", "svc.cluster.local.", "b.example.", "-.example."} {
-		if err := z.Add(name, name); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, z.Add(name, name))
 	}
-	if err := z.Add("Cluster.Local.", "second"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, z.Add("Cluster.Local.", "second"))
 	if err := z.Add("no..name.", ""); err == nil {
 		t.Error("a name that is none was added")
 	}

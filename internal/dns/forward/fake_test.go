@@ -269,9 +269,7 @@ func specs(t testing.TB, servers ...string) []spec {
 	var out []spec
 	for _, s := range servers {
 		a, err := nameserver.Parse(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out = append(out, spec{Address: a})
 	}
 	return out
@@ -371,9 +369,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var wg sync.WaitGroup
 	t.Cleanup(func() { pc.Close(); wg.Wait() })
 	wg.Go(func() {

@@ -175,9 +175,7 @@ func TestMetrics(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(b.Block.servers.Collector())
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		problems, err := promlint.NewWithMetricFamilies(families).Lint()
 		if err != nil || len(problems) > 0 {
 			t.Errorf("promlint: %v, %v", problems, err)
@@ -208,9 +206,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		all, err := prometheus.DefaultGatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		found := false
 		for _, family := range all {
 			if family.GetName() == "coredns_proxy_request_duration_seconds" {

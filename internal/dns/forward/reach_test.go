@@ -116,13 +116,9 @@ func TestMark(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, mark := range []int{0, 0x10} {
 		l, err := dial(t.Context(), connectSocket, "127.0.0.1:53", false, nil, mark)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		raw, err := l.conn.(*net.UDPConn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		got := -1
 		if err := raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK) }); err != nil || got != mark {
 			t.Errorf("mark %#x, want %#x: %v", got, mark, err)
@@ -146,9 +142,7 @@ func TestMarkAfterReload(t *testing.T) {
 			s := ss.acquire(sp)
 			defer ss.release(s)
 			l, err := s.ready(false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			s.udp.give(l)
 		}
 		if want := []int{0, 0x10}; !slices.Equal(marks, want) || len(ss.Status()) != 1 {

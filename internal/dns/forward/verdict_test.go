@@ -15,6 +15,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestJudge(t *testing.T) {
@@ -22,9 +24,7 @@ func TestJudge(t *testing.T) {
 		m := new(dns.Msg).SetRcode(new(dns.Msg).SetQuestion(name, dns.TypeA), rcode)
 		for _, text := range records {
 			rr, err := dns.NewRR(strings.TrimPrefix(text, "ns:"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if strings.HasPrefix(text, "ns:") {
 				m.Ns = append(m.Ns, rr)
 			} else {
@@ -178,9 +178,7 @@ func FuzzRead(f *testing.F) {
 	q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT)
 	q.Id = 7
 	wire, err := answersAs("x")(q, false).Pack()
-	if err != nil {
-		f.Fatal(err)
-	}
+	testutil.Must(f, err)
 	f.Add(wire)
 	f.Add(wire[:20])
 	f.Fuzz(func(t *testing.T, wire []byte) {

@@ -23,6 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -170,9 +172,7 @@ func TestShedIsNotCached(t *testing.T) {
 		ask := func(c *writer) int {
 			t.Helper()
 			code, err := ca.ServeDNS(t.Context(), c, question("a.example.org"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			return code
 		}
 		_ = g.enter(pod(9)) // the only place
@@ -250,9 +250,7 @@ neardns_misses_shed_total{reason="share"} 2
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(g.Collector())
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	got := bytes.NewBufferString("\n")
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(got, f); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // strange returns messages with unusual headers and sections, valid and invalid ones.
@@ -36,18 +37,14 @@ func strange(t testing.TB) (out [][]byte) {
 			m.Opcode = opcode
 			change(m)
 			b, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			for _, cut := range []int{0, 1, 5, 8, 13, 18} {
 				out = append(out, b[:max(len(b)-cut, 0)])
 			}
 		}
 	}
 	plain, err := question("x.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, tail := range []string{"\xc0\x0c\x00\x01\x00\x01", "\x01a\xc0\x04\x00\x01\x00\x01", "\x80\x00\x01\x00\x01", "\x3fabc", strings.Repeat("\x01a", 200)} {
 		out = append(out, append(plain[:12:12], tail...))
 	}
@@ -55,18 +52,14 @@ func strange(t testing.TB) (out [][]byte) {
 	long.SetEdns0(1232, false)
 	long.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 600)}}
 	b, err := long.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return append(out, b, b[:511], b[:512], b[:513])
 }
 
 func dialUDP(t testing.TB, at string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("udp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -145,9 +138,7 @@ func TestBrokenFirst(t *testing.T) {
 		}
 	}
 	wire, err := q.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if code, err := s.Fetch(wire, nil); err != nil || code != dns.RcodeSuccess {
 		t.Errorf("a mirrored query: %d, %v", code, err)
 	}
@@ -172,9 +163,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 	conn := dialUDP(t, addressOf(cfg))
 	const atOnce = 16
 	b, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for range 1000 / atOnce {
 		for range atOnce {
 			conn.Write(b)
@@ -214,13 +203,9 @@ func TestNoAllocationPerHit(t *testing.T) {
 	udp, _ := halves(t, s)
 	conn := dialUDP(t, addressOf(cfg))
 	b, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	d, err := newDatagrams(udp, udp.socket.(*net.UDPConn)) // as the one that reads
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for i := range batchSize {
 		copy(d.buffers[i][:], b)
 		d.in.headers[i].size = uint32(len(b))

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // watcher is an observer that knows each client by its address's text.
@@ -87,9 +88,7 @@ func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bo
 func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
-	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -105,9 +104,7 @@ func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
 		b, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return len(b)
 	}
 	kept := question("a.example.org.", dns.TypeA)
@@ -151,23 +148,17 @@ func TestObserverOfSilence(t *testing.T) {
 		}
 	}})
 	conn, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	wire, err := question("silent.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if _, err := conn.Write(wire); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
 		t.Errorf("told %+v", got)
 	}
-	if err := s.Query(t.Context(), "cluster.local"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Query(t.Context(), "cluster.local"))
 	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Identity != nil || got[0].Size == 0 {
 		t.Errorf("told %+v", got)
 	}
@@ -184,9 +175,7 @@ func TestFirst(t *testing.T) {
 		names := []string{"known", "other", "known", "known", "other"}
 		for _, name := range names {
 			q := question(name+".example.org.", dns.TypeA)
-			if err := conn.WriteMsg(q); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, conn.WriteMsg(q))
 			m, err := conn.ReadMsg()
 			if err != nil {
 				t.Fatalf("%s %s: %v", network, name, err)
@@ -226,9 +215,7 @@ func TestFirstSaysNothing(t *testing.T) {
 	_, cfg := serve(t, w, &handler{do: answer, first: mute})
 	conn := dial(t, "udp", addressOf(cfg))
 	for _, name := range []string{"mute.", "known."} {
-		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, conn.WriteMsg(question(name, dns.TypeA)))
 	}
 	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "known." {
 		t.Errorf("%v, %v", m, err)
@@ -253,21 +240,15 @@ func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 func TestFirstDrains(t *testing.T) {
 	first := &shelf{name: "known.example.org."}
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: first}).build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: first}).build, nil))
 	conn := dial(t, "tcp", addressOf(cfg))
 	for range 3 {
-		if err := conn.WriteMsg(question("known.example.org.", dns.TypeA)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, conn.WriteMsg(question("known.example.org.", dns.TypeA)))
 		if _, err := conn.ReadMsg(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Stop())
 	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the server's end: %v", err)
 	}

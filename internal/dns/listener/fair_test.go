@@ -26,16 +26,12 @@ func TestReaderGivesWay(t *testing.T) {
 	testutil.RequireRoot(t) // it starts a process
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	waits, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer waits.Close()
 	cfg := configOf(t)
 	again := &feeder{toServer: connected(t, addressOf(cfg)), toOther: connected(t, waits.LocalAddr().String())}
 	s := New(slog.New(slog.DiscardHandler), nil)
-	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: again}).build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: again}).build, nil))
 	defer func() {
 		again.over.Store(true)
 		if err := s.Stop(); err != nil {
@@ -44,18 +40,14 @@ func TestReaderGivesWay(t *testing.T) {
 	}()
 
 	q, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var text strings.Builder
 	for _, c := range q {
 		text.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])
 	}
 	// Wait first, so that the monitor goes to sleep because nothing runs.
 	cmd := exec.Command("bash", "-c", "sleep 0.3; printf '"+text.String()+"' > /dev/udp/127.0.0.1/"+strconv.Itoa(int(cfg.Port)))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cmd.Start())
 	defer cmd.Wait() //nolint:errcheck // it has done its part, or the read below fails
 	if _, err := waits.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
@@ -95,16 +87,10 @@ func (f *feeder) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, b
 func connected(t *testing.T, server string) (fd int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	at, err := net.ResolveUDPAddr("udp", server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte(at.IP.To4())}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
+	testutil.Must(t, unix.Connect(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte(at.IP.To4())}))
 	return fd
 }

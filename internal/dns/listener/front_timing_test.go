@@ -22,9 +22,7 @@ import (
 func TestTimingWriteDeadline(t *testing.T) {
 	_, conn := tcpPair(t)
 	s := &stream{TCPConn: conn}
-	if err := s.SetWriteBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.SetWriteBuffer(4096))
 	begun := time.Now()
 	if _, err := s.Write(make([]byte, 64<<20)); err == nil || time.Since(begun) > 2*maxWrite {
 		t.Errorf("a client that does not read: %v after %s", err, time.Since(begun))
@@ -44,9 +42,7 @@ func TestTimingDeafClient(t *testing.T) {
 		_ = w.WriteMsg(m)
 	}})
 	conn := dial(t, "tcp", addressOf(cfg))
-	if err := conn.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.Conn.(*net.TCPConn).SetReadBuffer(4096))
 	begun := time.Now()
 	for conn.WriteMsg(question("a.", dns.TypeTXT)) == nil {
 	}
@@ -59,20 +55,14 @@ func TestTimingDeafClient(t *testing.T) {
 // State: TestFirstDrains (this package).
 func TestTimingIdleConnectionEnds(t *testing.T) {
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	if err := s.Start(t.Context(), cfg, (&handler{do: answer, first: &shelf{name: "known.example.org."}}).build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: &shelf{name: "known.example.org."}}).build, nil))
 	conn := dial(t, "tcp", addressOf(cfg))
-	if err := conn.WriteMsg(question("known.example.org.", dns.TypeA)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.WriteMsg(question("known.example.org.", dns.TypeA)))
 	if _, err := conn.ReadMsg(); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Stop())
 	if took := time.Since(begun); took > maxDrain {
 		t.Errorf("an idle connection kept the server for %s", took)
 	}
@@ -83,9 +73,7 @@ func TestTimingIdleConnectionEnds(t *testing.T) {
 func TestTimingPipedStop(t *testing.T) {
 	h := newHeld()
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
@@ -117,15 +105,11 @@ func TestTimingNoDescriptors(t *testing.T) {
 	}
 	_, cfg := start(t, answer)
 	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer unix.Close(tcp)
 	lift := testutil.NoDescriptors(t)
 	defer lift()
-	if err := unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}))
 	before := cpuTime(t)
 	<-time.After(time.Second)
 	if used := cpuTime(t) - before; used > 300*time.Millisecond {
@@ -136,8 +120,6 @@ func TestTimingNoDescriptors(t *testing.T) {
 func cpuTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

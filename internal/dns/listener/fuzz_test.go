@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as the messages that follow each length, in one
@@ -33,9 +34,7 @@ func FuzzFront(f *testing.F) {
 		m := question(name, dns.TypeA)
 		m.SetEdns0(1232, true)
 		wire, err := m.Pack()
-		if err != nil {
-			f.Fatal(err)
-		}
+		testutil.Must(f, err)
 		for _, tcp := range []bool{false, true} {
 			f.Add(bytes.Repeat(framed(wire), 3), uint16(1), tcp)
 			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, maxQueryTCP)...), wire), uint16(50), tcp)
@@ -130,9 +129,7 @@ func (k *keeps) WriteMsg(m *dns.Msg) (err error) {
 func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 	t.Helper()
 	conn, err := net.Dial("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	cut = min(cut, len(stream))
 	for _, part := range [][]byte{stream[:cut], stream[cut:]} {
@@ -140,13 +137,9 @@ func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 			t.Fatal(err)
 		}
 	}
-	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.(*net.TCPConn).CloseWrite())
 	said, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	answers := split(said)
 	if n := len(framed(answers...)); n != len(said) {
 		t.Errorf("the last %d bytes are no answer: %x", len(said)-n, said[n:])
@@ -159,9 +152,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 	t.Helper()
 	conn := dialUDP(t, at)
 	end, err := question("a-question-of-the-test.example.org.", dns.TypeA).Pack() // answered before the chain, so in turn
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	write := func(m []byte) {
 		if _, err := conn.Write(m); err != nil {
 			t.Fatal(err)

@@ -135,9 +135,7 @@ func (p rawPacket) send(t *testing.T, pod *testutil.NetNS, to netip.Addr) {
 		defer unix.Close(fd)
 		err = unix.Sendto(fd, append(ip, udp...), 0, &unix.SockaddrInet4{Addr: to.As4()})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // checksum is RFC 1071's.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestPacketsInWork: one client gets half of the slots, its further queries are dropped, and another client is still served. Every kind
@@ -29,16 +31,12 @@ func TestPacketsInWork(t *testing.T) {
 	})
 	s.boundPackets(16)
 	conn, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	const questions = 100
 	for i := range questions {
 		wire, err := question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if _, err := conn.Write(wire); err != nil {
 			t.Fatal(err)
 		}
@@ -47,14 +45,10 @@ func TestPacketsInWork(t *testing.T) {
 		return inWork(s) == 8 && s.quota.dropped.Load() == questions-8
 	})
 	from, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}).Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer from.Close()
 	neighbour := &dns.Conn{Conn: from}
-	if err := neighbour.WriteMsg(question("neighbour.cluster.local.", dns.TypeA)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, neighbour.WriteMsg(question("neighbour.cluster.local.", dns.TypeA)))
 	if m, err := neighbour.ReadMsg(); err != nil || len(m.Answer) != 1 {
 		t.Errorf("another source: %v, %v", m, err)
 	}
@@ -85,14 +79,10 @@ func TestFullQuota(t *testing.T) {
 	})
 	s.boundPackets(0)
 	conn, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	wire, err := question("wait.cluster.local.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	// The first may still be read, by a read that has begun.
 	for range 2 {
 		conn.Write(wire)
@@ -120,9 +110,7 @@ func TestConnectionFlood(t *testing.T) {
 	bad := cfg.clone()
 	bad.Addresses, bad.Connections = []netip.Addr{netip.MustParseAddr("192.0.2.1")}, 30
 	build := (&handler{do: answer}).build
-	if err := s.Restart(t.Context(), cfg, build); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Restart(t.Context(), cfg, build))
 	if got := counted(t, s); s.Restart(t.Context(), bad, build) == nil || got["tcp_connections_limit"] != 32 || got["udp_in_flight_limit"] != 756 {
 		t.Errorf("limits after reloads: %v", got)
 	}
@@ -171,9 +159,7 @@ func TestConnectionFlood(t *testing.T) {
 func junk(t *testing.T, cfg Config) {
 	t.Helper()
 	conn, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	r := rand.New(rand.NewPCG(1, 2))
 	for opcode := range 16 {
@@ -183,9 +169,7 @@ func junk(t *testing.T, cfg Config) {
 			m.Opcode, m.Question = 0, append(m.Question, m.Question[0])
 		}
 		wire, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for cut := range wire {
 			conn.Write(wire[:cut])
 		}

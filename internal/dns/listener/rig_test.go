@@ -64,9 +64,7 @@ func configOf(t testing.TB) Config {
 func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	if err := s.Start(t.Context(), cfg, (&handler{do: do}).build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: do}).build, nil))
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -97,9 +95,7 @@ func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 func dial(t testing.TB, network, server string) *dns.Conn {
 	t.Helper()
 	conn, err := net.Dial(network, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
 }
@@ -118,9 +114,7 @@ func counted(t testing.TB, s *Server) map[string]float64 {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(s.Collector())
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestReloadOfADeadServer lets every socket die and a reload come before the server has noticed.
@@ -23,9 +25,7 @@ func TestReloadOfADeadServer(t *testing.T) {
 	<-done
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
 	next := &handler{do: answer}
-	if err := s.Restart(t.Context(), cfg, next.build); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Restart(t.Context(), cfg, next.build))
 	if err := s.Stop(); err != nil { // which ends the new sockets, too
 		t.Fatal(err)
 	}
@@ -42,20 +42,14 @@ func TestOwnQueries(t *testing.T) {
 		return (&handler{do: func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }}).build
 	}
 	wire, err := question("a.cluster.local.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if _, err := s.Fetch(wire, nil); !errors.Is(err, ErrStopped) || s.Query(t.Context(), "cluster.local") == nil {
 		t.Errorf("before its start: %v", err)
 	}
-	if err := s.Start(t.Context(), cfg, says(dns.RcodeNameError), nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, says(dns.RcodeNameError), nil))
 	defer s.Stop() //nolint:errcheck // at the end
 	for rcode, want := range map[int]string{0: "<nil>", dns.RcodeNameError: "<nil>", dns.RcodeServerFailure: "cluster.local: SERVFAIL"} {
-		if err := s.Restart(t.Context(), cfg, says(rcode)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.Restart(t.Context(), cfg, says(rcode)))
 		if got, err := s.Fetch(wire, nil); err != nil || got != rcode {
 			t.Errorf("%d, %v; want %d", got, err, rcode)
 		}
@@ -90,9 +84,7 @@ func TestQueryEndsDuringReload(t *testing.T) {
 func TestQueryDuringReloads(t *testing.T) {
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
 	cfg.Deaf = true
-	if err := s.Start(t.Context(), cfg, (&handler{do: answer}).build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer}).build, nil))
 	var failed atomic.Pointer[error]
 	ended := make(chan struct{})
 	var queries sync.WaitGroup

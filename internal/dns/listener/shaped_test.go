@@ -52,9 +52,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
 	q, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for way, h := range map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}} {
 		t.Run(way, func(t *testing.T) {
 			s := New(slog.New(slog.DiscardHandler), nil)
@@ -74,9 +72,7 @@ func serveIn(t *testing.T, host *testutil.NetNS, at netip.Addr, s *Server, h *ha
 	cfg := Config{Addresses: []netip.Addr{at}, Port: 53, Misses: 1024, Connections: 1024}
 	var err error
 	host.Do(func() { err = s.Start(t.Context(), cfg, h.build, nil) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return cfg
 }
 
@@ -84,9 +80,7 @@ func dialFrom(t *testing.T, pod *testutil.NetNS, cfg Config) (conn net.Conn) {
 	t.Helper()
 	var err error
 	pod.Do(func() { conn, err = net.Dial("udp", addressOf(cfg)) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -103,18 +97,14 @@ func TestSlowLink(t *testing.T) {
 		if !yes {
 			change = host.Netlink().QdiscDel
 		}
-		if err := change(bucket); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, change(bucket))
 	}
 	for family, at := range map[string]netip.Addr{"IPv4": steering, "IPv6": steering6} {
 		t.Run(family, func(t *testing.T) {
 			eachWay(t, host, at, func(t *testing.T, s *Server, cfg Config, _ *handler, q []byte) {
 				udp, _ := halves(t, s)
 				before, err := sendBuffer(udp)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				shape(true)
 				fast, greedy := dialFrom(t, pods["fast"], cfg), dialFrom(t, pods["slow"], cfg)
 				lost := false

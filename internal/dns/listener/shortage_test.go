@@ -22,24 +22,16 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	_, cfg := start(t, answer)
 	wire, err := question("a.example.org.", dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	udp, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer udp.Close()
 	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	f := os.NewFile(uintptr(tcp), "client")
 	defer f.Close()
 	lift := testutil.NoDescriptors(t)
-	if err := unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}))
 	framed := append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)
 	if _, err := unix.Write(tcp, framed); err != nil {
 		t.Fatal(err)
@@ -53,13 +45,9 @@ func TestNoDescriptors(t *testing.T) {
 	}
 
 	lift()
-	if err := unix.SetNonblock(tcp, true); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SetNonblock(tcp, true))
 	conn, err := net.FileConn(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	if _, err := io.ReadFull(conn, make([]byte, 2)); err != nil {
 		t.Errorf("the connection that waited is not served: %v", err)

@@ -12,15 +12,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // tcpPair returns the two ends of a connection, which are closed when the test ends.
 func tcpPair(t *testing.T) (client net.Conn, conn *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer l.Close()
 	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
@@ -37,9 +37,7 @@ func tcpPair(t *testing.T) (client net.Conn, conn *net.TCPConn) {
 func TestWriteDeadline(t *testing.T) {
 	_, conn := tcpPair(t)
 	s := &stream{TCPConn: conn}
-	if err := s.SetWriteDeadline(time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.SetWriteDeadline(time.Unix(1, 0)))
 	if n, err := s.Write([]byte("answer")); n != 6 || err != nil {
 		t.Errorf("%d bytes were written: %v", n, err)
 	}
@@ -69,9 +67,7 @@ func dialTCP(t *testing.T, from string, cfg Config) *dns.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	conn, err := d.Dial("tcp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &dns.Conn{Conn: conn}
 }
@@ -80,9 +76,7 @@ func send(t *testing.T, conn *dns.Conn, id uint16, name string) {
 	t.Helper()
 	q := question(name, dns.TypeA)
 	q.Id = id
-	if err := conn.WriteMsg(q); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.WriteMsg(q))
 }
 
 func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
@@ -129,9 +123,7 @@ func TestHalfClosed(t *testing.T) {
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	send(t, conn, 2, "slower.example.org.")
-	if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.Conn.(*net.TCPConn).CloseWrite())
 	waitFor(t, "both are in work", func() bool { return h.in.Load() == 2 })
 	h.free <- struct{}{}
 	h.free <- struct{}{}
@@ -202,9 +194,7 @@ func TestPipedStop(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
 	cfg := configOf(t)
-	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
@@ -247,17 +237,13 @@ func TestPartsAtTheEnd(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
 	cfg := configOf(t)
-	if err := s.Start(t.Context(), cfg, h.build, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	second := question("fast.example.org.", dns.TypeA)
 	second.Id = 2
 	wire, err := second.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	wire = framed(wire)
 	if _, err := conn.Conn.Write(wire[:9]); err != nil {
 		t.Fatal(err)
@@ -322,9 +308,7 @@ func TestReset(t *testing.T) {
 		send(t, conn, i, "slow.example.org.")
 	}
 	waitFor(t, "they are in work", func() bool { return h.in.Load() == questions })
-	if err := errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()))
 	close(h.free)
 	w.take(t, questions)
 	waitFor(t, "it has no place", func() bool {
@@ -350,9 +334,7 @@ func TestDeafClient(t *testing.T) {
 		_ = w.WriteMsg(m)
 	}})
 	conn := dialTCP(t, "127.0.0.1", cfg)
-	if err := conn.Conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.Conn.(*net.TCPConn).SetReadBuffer(4096))
 	for { // until it is closed
 		q := question("a.", dns.TypeTXT)
 		if err := conn.WriteMsg(q); err != nil {

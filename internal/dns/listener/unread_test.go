@@ -20,15 +20,11 @@ func TestUnreadAnswers(t *testing.T) {
 	s, cfg := start(t, answer)
 	const connections, queries = 40, 2000
 	wire, err := question("unread.example.", dns.TypeTXT).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	flood := bytes.Repeat(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...), queries)
 	for range connections {
 		conn, err := net.Dial("tcp", addressOf(cfg))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer conn.Close()
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 		if _, err := conn.Write(flood); err != nil {

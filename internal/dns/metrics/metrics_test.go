@@ -16,6 +16,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // writer is a response writer with an address of its own.
@@ -30,9 +32,7 @@ func (w *writer) RemoteAddr() net.Addr { return w.addr }
 func counted(t *testing.T, server string) map[string]float64 {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out := map[string]float64{}
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "coredns_dns_") {
@@ -139,9 +139,7 @@ func TestSetup(t *testing.T) {
 		}
 	}
 	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, f := range families {
 		if f.GetName() == "coredns_build_info" && len(f.GetMetric()) == 1 {
 			return

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func packed(t testing.TB, change func(m *dns.Msg)) []byte {
@@ -17,9 +19,7 @@ func packed(t testing.TB, change func(m *dns.Msg)) []byte {
 		change(m)
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return b
 }
 
@@ -60,9 +60,7 @@ func TestRead(t *testing.T) {
 // TestIsIn: a name is in a zone only if the zone begins at a label, even if a label's length looks like a letter.
 func TestIsIn(t *testing.T) {
 	zone, err := Name("Example.ORG.")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	q := new(Query)
 	for name, want := range map[string]bool{"example.org.": true, "a.EXAMPLE.org.": true, "example.org.a.": false, "org.": false, "xexample.org.": false, ".": false} {
 		if !q.Read(packed(t, func(m *dns.Msg) { m.Question[0].Name = name })) || q.IsIn(zone) != want {
@@ -72,9 +70,7 @@ func TestIsIn(t *testing.T) {
 	// "0" is the length 48.
 	name := "0" + strings.Repeat("a", 48) + ".z."
 	long, err := Name(strings.Repeat("a", 48) + ".z.")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if !q.Read(packed(t, func(m *dns.Msg) { m.Question[0].Name = name })) || q.IsIn(long) || !bytes.HasSuffix(q.Name(), long) {
 		t.Error("a letter was taken for the length of a label")
 	}

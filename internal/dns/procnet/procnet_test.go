@@ -91,16 +91,12 @@ func init() { // on the first thread
 func TestFirstThreadElsewhere(t *testing.T) {
 	testutil.RequireRoot(t)
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), elsewhere+"="+conn.LocalAddr().String())
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if got := strings.TrimSpace(string(out)); got != "true <nil>" {
 		t.Errorf("the socket is not seen: %s", got)
 	}

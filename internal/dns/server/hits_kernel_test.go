@@ -36,17 +36,13 @@ func kernelLevel(t testing.TB, servers ...netip.Addr) *bpf.Level {
 	})
 	folder := filepath.Join(dir, "neardns")
 	l, err := bpf.Open(bpf.Options{Folder: folder, Entries: 4096, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { l.Close(); bpf.Sweep(folder) })
 	var serve []netip.AddrPort
 	for _, s := range servers {
 		serve = append(serve, netip.AddrPortFrom(s, 53))
 	}
-	if err := l.Serve(serve); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve(serve))
 	return l
 }
 
@@ -128,9 +124,7 @@ func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint
 	ttl := slices.Min(ttls)
 	binary.BigEndian.PutUint16(fast, 0)
 	e, err := answers.NewEntry(&q.Key, answers.Success, fast, ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	end := bpf.Now() + time.Duration(ttl)*time.Second
 	err = l.Put(&bpf.Answer{Key: &q.Key, Entry: e, Expires: end, Until: end, Rotate: true, Size: size})
 	if err != nil && !errors.Is(err, bpf.ErrUnfit) {

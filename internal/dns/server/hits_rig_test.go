@@ -25,6 +25,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/limit"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // world is the upstream of all zones. Its answers depend on the query's first label and type.
@@ -163,9 +164,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), nil)})
 	c, err := b.Build(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 5353, Misses: 1024, FastPath: true,
 		BufferSize: size, Override: text}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := c.Close(true); err != nil {
 			t.Error(err)

@@ -18,14 +18,13 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func packed(t testing.TB, m *mdns.Msg) []byte {
 	t.Helper()
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return b
 }
 
@@ -74,9 +73,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 func coreDNSCounts(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out := map[string]float64{}
 	for _, f := range families {
 		if !strings.HasPrefix(f.GetName(), "coredns_") {
@@ -216,9 +213,7 @@ func TestSlowZones(t *testing.T) {
 				t.Error("the neighbour has no hits")
 			}
 			slow, err := corefile.SlowZones(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024, Override: text})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var told []string
 			for _, s := range slow {
 				told = append(told, s.String())

@@ -11,6 +11,7 @@ import (
 	mdns "github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestInherit: two servers serve one pair of sockets, as two processes do. A query that waits while neither reads is answered later. A
@@ -19,9 +20,7 @@ func TestInherit(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
 	first := newServer(slog.New(slog.DiscardHandler))
-	if err := first.Start(context.Background(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, first.Start(context.Background(), cfg))
 	// answers checks which server answers over both protocols; "": either.
 	answers := func(want string) {
 		t.Helper()
@@ -36,24 +35,18 @@ func TestInherit(t *testing.T) {
 	// No server reads for a moment; the query waits.
 	first.Pause()
 	early, err := net.Dial("udp", addressOf(cfg))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer early.Close()
 	wire := packed(t, question("early.example.org.", mdns.TypeA))
 	if _, err := early.Write(wire); err != nil {
 		t.Fatal(err)
 	}
 	sockets, err := first.Sockets()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	next := cfg
 	next.InstanceID = "test.2"
 	second := newServer(slog.New(slog.DiscardHandler))
-	if err := second.StartOn(context.Background(), next, sockets); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, second.StartOn(context.Background(), next, sockets))
 	defer second.Stop() //nolint:errcheck // at the end
 	if _, err := early.Read(make([]byte, 512)); err != nil {
 		t.Errorf("the question that waited in the socket: %v", err)
@@ -80,16 +73,12 @@ func TestInheritedSocketsAreClosed(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
 	first, second := newServer(slog.New(slog.DiscardHandler)), newServer(slog.New(slog.DiscardHandler))
-	if err := first.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, first.Start(t.Context(), cfg))
 	other, bad := config(t, up), cfg
 	bad.Cluster = nil
 	for _, next := range []server.Config{bad, other} {
 		sockets, err := first.Sockets()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if err := second.StartOn(t.Context(), next, slices.Clone(sockets)); (err == nil) != (len(next.Cluster) > 0) {
 			t.Fatal(err)
 		}
@@ -100,8 +89,6 @@ func TestInheritedSocketsAreClosed(t *testing.T) {
 		}
 		wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
 	}
-	if err := errors.Join(first.Stop(), second.Stop()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(first.Stop(), second.Stop()))
 	start(t, cfg) // no process holds the port
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestCacheOverReloads: over ten reloads, a block that answers as before keeps its entries, and no client gets an answer of a block's
@@ -41,9 +42,7 @@ func TestCacheOverReloads(t *testing.T) {
 			next.LastResort = append(slices.Clone(next.LastResort), servers("127.0.0.9:5353")...)
 		}
 		next.Queries, next.Cache.Entries = []corefile.Queries{corefile.QueriesOff, corefile.QueriesErrors}[i%2], 2000+i
-		if err := s.Restart(t.Context(), next); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.Restart(t.Context(), next))
 		all()
 	}
 	if n := byFamily(coreDNSCounts(t))["cache_hits_total"] - hits; n < 40 {

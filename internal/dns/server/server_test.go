@@ -68,9 +68,7 @@ func TestServes(t *testing.T) {
 		t.Errorf("second start: %v", err)
 	}
 	done := s.Done()
-	if err := s.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Stop())
 	select {
 	case <-done:
 	default:
@@ -108,29 +106,21 @@ func TestFailedStartUp(t *testing.T) {
 		return address("10.0.0.1")(q)
 	})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer taken.Close()
 	zone := filepath.Join(t.TempDir(), "zone")
-	if err := os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.example. host.file.example. 1 60 60 60 60\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(zone, []byte("@ 60 IN SOA ns.file.example. host.file.example. 1 60 60 60 60\n"), 0o600))
 	cfg := config(t, up)
 	cfg.Snippets = map[string]string{"file.example": "file " + zone}
 	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(up.addr)}
 	store, gate := answers.NewStore(0), limit.New(1)
 	s := sharing(slog.New(slog.DiscardHandler), nil, store, gate)
-	if err := s.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg))
 	defer s.Stop() //nolint:errcheck // at the end
 	resolve := func(i int) (rcode int) {
 		t.Helper()
 		wire, err := question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if rcode, err = s.Fetch(wire, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -191,9 +181,7 @@ func TestLog(t *testing.T) {
 			cfg.Queries = tc.queries
 			// A quick failure: nothing listens there.
 			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], testutil.FreePort(t, "127.0.0.1"))}}
-			if err := s.Start(context.Background(), cfg); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, s.Start(context.Background(), cfg))
 			defer s.Stop()
 			if tc.queries != corefile.QueriesAll && out.String() != "" {
 				t.Errorf("said: %s", out)

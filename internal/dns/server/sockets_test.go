@@ -32,14 +32,10 @@ func TestStartNamesEveryReason(t *testing.T) {
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("192.0.2.1"))
 	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2", "127.0.0.3")
 	held, err := net.Listen("tcp", netip.AddrPortFrom(cfg.Addresses[1], cfg.Port).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer held.Close()
 	heldUDP, err := net.ListenPacket("udp", netip.AddrPortFrom(cfg.Addresses[2], cfg.Port).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer heldUDP.Close()
 
 	s := newServer(slog.New(slog.DiscardHandler))
@@ -83,14 +79,10 @@ func TestBesideWildcard(t *testing.T) {
 		}
 		at := fmt.Sprintf("0.0.0.0:%d", cfg.Port)
 		pc, err := other.ListenPacket(context.Background(), "udp4", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer pc.Close()
 		ln, err := other.Listen(context.Background(), "tcp4", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer ln.Close()
 		if !share {
 			s := newServer(slog.New(slog.DiscardHandler))
@@ -175,17 +167,13 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 	cfg := config(t, up)
 	s, told := newServer(slog.New(slog.DiscardHandler)), 0
 	s.OnChange(func() { told++ })
-	if err := s.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(t.Context(), cfg))
 	defer s.Stop() //nolint:errcheck // at the end
 	if err := server.New(slog.New(slog.DiscardHandler), nil).Check(cfg); err == nil || !strings.Contains(err.Error(), "not part of this server") {
 		t.Errorf("without plugins: %v", err)
 	}
 	other, err := net.ListenPacket("udp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), cfg.Port).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer other.Close()
 
 	for _, tc := range []struct {
@@ -219,9 +207,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 		})
 	}
 	sockets, err := s.Sockets()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer listener.CloseAll(sockets)
 	if len(sockets) != 2 || sockets[0].Address.String() != addressOf(cfg) {
 		t.Errorf("configuration changed to %+v", sockets)
@@ -244,16 +230,12 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		runtime.GC()
 		runtime.GC()
 		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return runtime.NumGoroutine(), len(fds)
 	}
 	reload := func() {
 		wantA(t, ask(t, "udp", addressOf(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")
-		if err := s.Restart(context.Background(), cfg); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.Restart(context.Background(), cfg))
 		if err := s.Restart(context.Background(), bad); err == nil {
 			t.Fatal("the bad configuration was taken")
 		}
@@ -289,9 +271,7 @@ func TestTransparent(t *testing.T) {
 			}
 			var is int
 			conn, err := socket.File.SyscallConn() // Fd would have the server's reads block
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if controlErr := conn.Control(func(fd uintptr) { is, err = unix.GetsockoptInt(int(fd), level, option) }); controlErr != nil {
 				t.Fatal(controlErr)
 			}

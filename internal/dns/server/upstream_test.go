@@ -159,9 +159,7 @@ func config(t testing.TB, up *upstream) server.Config {
 func start(t testing.TB, cfg server.Config) *server.Server {
 	t.Helper()
 	s := newServer(slog.New(slog.DiscardHandler))
-	if err := s.Start(context.Background(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Start(context.Background(), cfg))
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -177,9 +175,7 @@ func addressOf(cfg server.Config) string {
 func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
 	t.Helper()
 	conn, err := net.Dial(network, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
 	if err := client.WriteMsg(q); err != nil {

@@ -20,17 +20,13 @@ import (
 func BenchmarkProgram(b *testing.B) {
 	l := open(b, 16384)
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	defer stats.Close()
 	run := func(name string, frames [][]byte, want uint32) {
 		b.Run(name, func(b *testing.B) {
 			o := ebpf.RunOptions{DataOut: make([]byte, 2048)}
 			before, err := l.objects.NeardnsHits.Stats()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			others := 0 // of ten thousand answers a few had to make room in full buckets
 			for b.Loop() {
 				o.Data, o.DataOut = frames[rand.IntN(len(frames))], o.DataOut[:2048]
@@ -44,9 +40,7 @@ func BenchmarkProgram(b *testing.B) {
 				b.Errorf("of %d packets %d had another action than %d", b.N, others, int32(want))
 			}
 			after, err := l.objects.NeardnsHits.Stats()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			b.ReportMetric(float64((after.Runtime-before.Runtime).Nanoseconds())/float64(after.RunCount-before.RunCount), "program-ns/packet")
 		})
 	}
@@ -87,15 +81,11 @@ func BenchmarkPod(b *testing.B) {
 			sink, err = net.ListenPacket("udp", netip.AddrPortFrom(server4, 53).String())
 		}
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	trust(b, l, pod.HostLink().Attrs().Index)
 	defer sink.Close()
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	defer stats.Close()
 
 	run := func(name string, server netip.Addr, questions [][]byte, answered bool) {
@@ -103,33 +93,25 @@ func BenchmarkPod(b *testing.B) {
 			var conn net.Conn
 			var err error
 			pod.Do(func() { conn, err = net.Dial("udp", netip.AddrPortFrom(server, 53).String()) })
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			defer conn.Close()
 			buf := make([]byte, 2048)
 			before, err := l.objects.NeardnsHits.Stats()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			i := 0
 			for b.Loop() {
 				_, err := conn.Write(questions[i%len(questions)])
 				if i++; !answered {
 					continue // the port may be closed, which the socket reports
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				testutil.Must(b, err)
 				conn.SetReadDeadline(time.Now().Add(time.Second))
 				if n, err := conn.Read(buf); err != nil || n < 12 || buf[2]&0x80 == 0 {
 					b.Fatal("no answer: ", err)
 				}
 			}
 			after, err := l.objects.NeardnsHits.Stats()
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			b.ReportMetric(float64((after.Runtime-before.Runtime).Nanoseconds())/float64(after.RunCount-before.RunCount), "program-ns/packet")
 		})
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -23,9 +25,7 @@ func TestChance(t *testing.T) {
 	var frames [][]byte
 	for key := range answers {
 		name, _, err := dns.UnpackDomainName([]byte(key), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, change := range []func(*dns.Msg){nil, withOPT(1232), withOPT(535), withOPT(534)} {
 			b := ask(t, name, binary.BigEndian.Uint16([]byte(key)[len(key)-4:]), change)
 			for sum := range none + 1 {

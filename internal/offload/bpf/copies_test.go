@@ -25,13 +25,9 @@ const loopback = 1
 func openCopying(t testing.TB) *Level {
 	t.Helper()
 	l, err := Open(Options{Folder: bpffs(t), Entries: 16, Copies: true, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { l.Close() })
-	if err := l.Serve([]netip.AddrPort{at53(server4), at53(server6)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4), at53(server6)}))
 	note(t, l, loopback)
 	return l
 }
@@ -39,9 +35,7 @@ func openCopying(t testing.TB) *Level {
 // note adds a link to the map of links, without hits.
 func note(t testing.TB, l *Level, ifindex uint32) {
 	t.Helper()
-	if err := l.objects.Links.Put(ifindex, &objectLink{}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.objects.Links.Put(ifindex, &objectLink{}))
 }
 
 // marks numbers the queries that end what a test reads.
@@ -146,9 +140,7 @@ func TestUncopied(t *testing.T) {
 		return nil
 	})
 	limited, full, err := l.Uncopied()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	heard, want := 0, asked-int(limited+full)
 	var mark []byte
 	ctx, cancel := context.WithCancel(testutil.Context(t))
@@ -179,17 +171,13 @@ func oneCPU(t *testing.T) {
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)
 	var before, one unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SchedGetaffinity(0, &before))
 	for cpu := 0; one.Count() == 0; cpu++ {
 		if before.IsSet(cpu) {
 			one.Set(cpu)
 		}
 	}
-	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.SchedSetaffinity(0, &one))
 	t.Cleanup(func() {
 		if err := unix.SchedSetaffinity(0, &before); err != nil {
 			t.Error(err)
@@ -203,17 +191,13 @@ func TestNoCopies(t *testing.T) {
 	note(t, l, loopback)
 	wantPassed(t, l, packet(false, full, ask(t, "unknown.example.", dns.TypeA, nil)), nil)
 	m := openCopying(t)
-	if err := m.objects.Links.Delete(uint32(loopback)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, m.objects.Links.Delete(uint32(loopback)))
 	wantPassed(t, m, packet(false, full, ask(t, "unknown.example.", dns.TypeA, nil)), nil)
 	if got := copies(t, m); len(got) > 0 {
 		t.Errorf("copied: %x", got)
 	}
 	r, err := ringbuf.NewReader(l.objects.Copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer r.Close()
 	if n := r.AvailableBytes(); n > 0 {
 		t.Errorf("copied: %d bytes", n)
@@ -230,9 +214,7 @@ func TestServedPorts(t *testing.T) {
 	high := bytes.Clone(frame)
 	high[14+20+2], high[14+20+3] = 5353>>8, 5353&0xff
 	wantPassed(t, l, high, nil)
-	if err := l.Serve([]netip.AddrPort{netip.AddrPortFrom(server4, 5353)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve([]netip.AddrPort{netip.AddrPortFrom(server4, 5353)}))
 	wantPassed(t, l, frame, nil)
 	wantAnswered(t, l, high, a)
 }

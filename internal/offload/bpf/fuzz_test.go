@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // known are the answers that fuzzed packets meet, by the query's name, type and class in lower case.
@@ -92,9 +93,7 @@ func FuzzProgram(f *testing.F) {
 	answers := known(f, l)
 	for key := range answers {
 		name, _, err := dns.UnpackDomainName([]byte(key), 0)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testutil.Must(f, err)
 		for _, change := range []func(*dns.Msg){nil, withOPT(1232), withOPT(513)} {
 			b := ask(f, name, binary.BigEndian.Uint16([]byte(key)[len(key)-4:]), change)
 			for sum := range none + 1 {

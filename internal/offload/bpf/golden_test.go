@@ -16,15 +16,11 @@ import (
 // refuses more than a million.
 func TestInstructions(t *testing.T) {
 	spec, err := load(1, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	golden.Check(t, "instructions", fmt.Sprintln(len(spec.Programs[objectProgNeardnsHits].Instructions)))
 	testutil.RequireRoot(t)
 	var objects objectObjects
-	if err := spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}}))
 	defer objects.Close()
 	found := regexp.MustCompile(`processed (\d+) insns`).FindStringSubmatch(objects.NeardnsHits.VerifierLog)
 	if found == nil {

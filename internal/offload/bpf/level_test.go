@@ -96,9 +96,7 @@ func TestMoves(t *testing.T) {
 			t.Fatalf("step %d, %d records: %d answers, slots %d", i, records, l.Len(), got)
 		}
 	}
-	if err := l.Remove(last.Key); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Remove(last.Key))
 	wantPassed(t, l, frame, nil)
 	if l.Len() != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
 		t.Errorf("after Remove: %d answers, free %d", l.Len(), []int{len(l.free[0]), len(l.free[1])})
@@ -204,9 +202,7 @@ func numbered(t testing.TB, i int) (Answer, []byte) {
 func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
 	t.Helper()
 	var s objectSlot
-	if err := s.fill(a); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.fill(a))
 	return uint32(l.control.place(s.hash(&l.control)))
 }
 
@@ -281,17 +277,13 @@ func TestHits(t *testing.T) {
 			}
 			delete(want, q)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	if len(want) != 1 {
 		t.Errorf("not told: %v", want)
 	}
 	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer next.Close()
 	for i := range 8 { // in every slot
 		a, _ := numbered(t, i)
@@ -301,9 +293,7 @@ func TestHits(t *testing.T) {
 		}
 	}
 	counts, err := l.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for i := range 5 {
 		_, frame := numbered(t, i)
 		n, q, size := uint64(i), uint64(len(payloadOf(frame))), uint64(len(payloadOf(frame))+16)
@@ -342,9 +332,7 @@ func TestHitsOf(t *testing.T) {
 	of(a, 0)
 	of(b, 0)
 	run(t, l, frame, nil)
-	if err := l.Remove(a.Key); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Remove(a.Key))
 	of(a, 0)
 }
 
@@ -352,19 +340,13 @@ func TestHitsOf(t *testing.T) {
 func TestInvalidateBeside(t *testing.T) {
 	l := open(t, 8)
 	other, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer other.Close()
-	if err := other.Invalidate(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, other.Invalidate())
 	a, frame := numbered(t, 1)
 	put(t, other, a)
 	wantAnswered(t, l, frame, a)
-	if err := l.Invalidate(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Invalidate())
 	wantPassed(t, l, frame, nil)
 }
 
@@ -374,9 +356,7 @@ func TestServe(t *testing.T) {
 	a, frame := numbered(t, 1)
 	put(t, l, a)
 	wantAnswered(t, l, frame, a)
-	if err := l.Serve([]netip.AddrPort{at53(server6)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server6)}))
 	wantPassed(t, l, frame, nil)
 	if got := passed(t, l)[Unknown]; got != 0 {
 		t.Errorf("%d passed as unknown", got)

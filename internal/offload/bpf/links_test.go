@@ -61,9 +61,7 @@ func TestChecksums(t *testing.T) {
 	pod := node.AddPod("pod")
 	ethtool(t, pod.NetNS, "eth0", setTXChecksums, 0)
 	node.Host.Do(func() {
-		if err := l.Attach(pod.HostLink().Attrs().Index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(pod.HostLink().Attrs().Index))
 	})
 	trust(t, l, pod.HostLink().Attrs().Index)
 	for _, name := range []string{"web.shop.svc.cluster.example.", "we.shop.svc.cluster.example."} { // an even and an odd number of bytes before the answer
@@ -91,15 +89,11 @@ func TestTagged(t *testing.T) {
 	const name = "web.shop.svc.cluster.example."
 	put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
 	node.Host.Do(func() {
-		if err := l.Attach(index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(index))
 	})
 	trust(t, l, index)
 	eth0, err := pod.Netlink().LinkByName("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	send := func(frame []byte) {
 		t.Helper()
 		copy(frame, pod.HostLink().Attrs().HardwareAddr)
@@ -113,9 +107,7 @@ func TestTagged(t *testing.T) {
 			defer unix.Close(fd)
 			err = unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Attrs().Index})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	frame := packet(false, full, ask(t, name, dns.TypeTXT, nil))
 	send(slices.Insert(slices.Clone(frame), 12, 0x81, 0, 0, 5))
@@ -139,9 +131,7 @@ func TestOthers(t *testing.T) {
 		t.Helper()
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
 			asm.Mov.Imm(asm.R0, -1), asm.Return()}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(func() { p.Close() })
 		return p
 	}
@@ -152,9 +142,7 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	node.Host.Do(func() {
-		if err := l.Attach(index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(index))
 		wantOthers()
 		h := node.Host.Netlink()
 		if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -162,9 +150,7 @@ func TestOthers(t *testing.T) {
 		}
 		out := filter(index, program("shaper").FD(), ways[0])
 		out.Name, out.Priority = "shaper", 2
-		if err := h.FilterAdd(out); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, h.FilterAdd(out))
 		wantOthers("shaper")
 		for _, at := range []struct {
 			name string
@@ -189,17 +175,13 @@ func TestOtherHooks(t *testing.T) {
 	pod, other := node.AddPod("pod").HostLink(), node.AddPod("other").HostLink()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "guard", Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer p.Close()
 	rules := "table netdev guard {\n\tchain one {\n\t\ttype filter hook ingress device %q priority 0; policy accept;\n\t}\n" +
 		"\tchain two {\n\t\ttype filter hook ingress devices = { %q, lo } priority 0; policy accept;\n\t}\n}\n"
 	node.Host.RunInput(fmt.Sprintf(rules, pod.Attrs().Name, pod.Attrs().Name), "nft", "-f", "-")
 	node.Host.Do(func() {
-		if err := netlink.LinkSetXdpFdWithFlags(pod, p.FD(), unix.XDP_FLAGS_SKB_MODE); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, netlink.LinkSetXdpFdWithFlags(pod, p.FD(), unix.XDP_FLAGS_SKB_MODE))
 		for index, want := range map[int][]string{
 			pod.Attrs().Index:   {"nftables netdev guard one", "nftables netdev guard two", "XDP guard"},
 			other.Attrs().Index: nil,
@@ -217,9 +199,7 @@ func TestFilesRemoved(t *testing.T) {
 	l, node, pod := onePod(t)
 	node.Host.Do(func() {
 		index := pod.HostLink().Attrs().Index
-		if err := l.Attach(index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(index))
 		testutil.Must(t, os.RemoveAll(l.folder))
 		testutil.Eventually(t, func() error { // the kernel detaches it a moment later
 			if err := l.Attach(index); !errors.Is(err, fs.ErrNotExist) {
@@ -244,23 +224,17 @@ func TestMountedOver(t *testing.T) {
 	attach := func() {
 		t.Helper()
 		node.Host.Do(func() {
-			if err := l.Attach(index); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, l.Attach(index))
 		})
 		wantFrom("kernel")
 	}
 	node.Host.Do(func() {
-		if err := l.Attach(index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(index))
 	})
 	trust(t, l, index)
 	wantFrom("kernel")
 	over := filepath.Dir(filepath.Dir(l.folder))
-	if err := unix.Mount("bpf", over, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mount("bpf", over, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(over, 0); err != nil {
 			t.Error(err)
@@ -283,9 +257,7 @@ func TestSweepLinks(t *testing.T) {
 		t.Helper()
 		n.Host.Do(func() {
 			result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			there = slices.ContainsFunc(result.Programs, func(p link.AttachedProgram) bool { return programName(p.ID) == objectProgNeardnsHits })
 		})
 		return there
@@ -314,9 +286,7 @@ func TestSweepLinks(t *testing.T) {
 	defer stays.Close()
 	for range 2 {
 		node.Host.Do(func() {
-			if err := SweepLinks(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, SweepLinks())
 		})
 		for _, index := range ours {
 			if attached(node, index) {
@@ -329,9 +299,7 @@ func TestSweepLinks(t *testing.T) {
 	}
 	// After a sweep, the level can be attached again.
 	node.Host.Do(func() {
-		if err := l.Attach(ours[0]); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.Attach(ours[0]))
 	})
 	if !attached(node, ours[0]) {
 		t.Error("it is not attached again")

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestObject compiles the program: the committed object and types equal the result.
@@ -15,17 +17,13 @@ func TestObject(t *testing.T) {
 		t.Skip("needs clang-14")
 	}
 	source, err := os.ReadFile("gen.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, command, ok := strings.Cut(string(source), "//go:generate go ")
 	if !ok {
 		t.Fatal("gen.go has no command")
 	}
 	machine, err := exec.CommandContext(t.Context(), "uname", "-m").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	dir := t.TempDir()
 	command = strings.Replace(strings.TrimSpace(command), "bpf2go ", "bpf2go -output-dir "+dir+" ", 1)
 	cmd := exec.CommandContext(t.Context(), "go", strings.Fields(command)...)
@@ -35,13 +33,9 @@ func TestObject(t *testing.T) {
 	}
 	for _, name := range []string{"object_bpfel.o", "object_bpfel.go"} {
 		here, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		made, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if !bytes.Equal(here, made) {
 			t.Errorf("%s is not what hits.bpf.c gives: make bpf", name)
 		}

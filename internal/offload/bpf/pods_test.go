@@ -23,9 +23,7 @@ func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	var conn net.PacketConn
 	var err error
 	ns.Do(func() { conn, err = net.ListenPacket("udp", netip.AddrPortFrom(at, 53).String()) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
 		m := new(dns.Msg).SetReply(r)
 		m.RecursionAvailable = true
@@ -60,13 +58,9 @@ func TestPods(t *testing.T) {
 				redirects = append(redirects, steer.Redirect{ClusterDNS: c, Steering: to})
 			}
 			n, err := nft.Open(steered.FD())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			defer n.Close()
-			if err := n.Apply(steer.Pod{Redirects: redirects}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, n.Apply(steer.Pod{Redirects: redirects}))
 			const name = "web.shop.svc.cluster.example."
 			put(t, l, answerOf(t, name, dns.TypeA, nil, name+" 30 IN A 10.96.1.1", name+" 30 IN A 10.96.1.2"))
 			put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
@@ -210,9 +204,7 @@ func TestClsact(t *testing.T) {
 	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", webName) }
 	node.Host.Do(func() {
 		for range 2 {
-			if err := l.clsact(index); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, l.clsact(index))
 		}
 		trust(t, l, index)
 		if out := ask(); !strings.Contains(out, "kernel") {
@@ -222,26 +214,18 @@ func TestClsact(t *testing.T) {
 		h := node.Host.Netlink()
 		other := filter(index, l.objects.NeardnsHits.FD(), in)
 		other.Name, other.Priority, other.Handle = "other", 2, 1
-		if err := h.FilterAdd(other); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, h.FilterAdd(other))
 		if names, err := l.Others(index); err != nil || fmt.Sprint(names) != "[other]" {
 			t.Errorf("others: %v %v", names, err)
 		}
-		if err := detach(l.folder, index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, detach(l.folder, index))
 		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 {
 			t.Errorf("the other filter went, too: %v %v", filters, err)
 		}
 		// SweepLinks detaches the program without the pins in the BPF file system.
-		if err := l.clsact(index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.clsact(index))
 		for range 2 {
-			if err := SweepLinks(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, SweepLinks())
 			if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 || filters[0].Attrs().Priority != 2 {
 				t.Errorf("after SweepLinks: %v %v", filters, err)
 			}
@@ -249,23 +233,15 @@ func TestClsact(t *testing.T) {
 		// A filter before ours might end the processing, or ours might end it for that filter, so ours is not attached.
 		first := filter(index, l.objects.NeardnsHits.FD(), in)
 		first.Name, first.Handle = "first", 1
-		if err := h.FilterAdd(first); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, h.FilterAdd(first))
 		if err := l.clsact(index); err == nil || !strings.Contains(err.Error(), ErrPlace.Error()) {
 			t.Errorf("beside a first one: %v", err)
 		}
 		for _, f := range []*netlink.BpfFilter{other, first} {
-			if err := h.FilterDel(f); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, h.FilterDel(f))
 		}
-		if err := l.clsact(index); err != nil {
-			t.Fatal(err)
-		}
-		if err := detach(l.folder, index); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, l.clsact(index))
+		testutil.Must(t, detach(l.folder, index))
 		if out := node.Host.Run("tc", "qdisc", "show", "dev", pod.HostInterface); strings.Contains(out, "clsact") {
 			t.Errorf("left behind: %s", out)
 		}

@@ -1,6 +1,10 @@
 package bpf
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
 
 // Reason is why the program passed a query on instead of answering it: its key in the kernel map of passes.
 type Reason uint32
@@ -26,9 +30,7 @@ func passed(t testing.TB, l *Level) map[Reason]uint64 {
 	out := map[Reason]uint64{}
 	for r := Packet; r <= Unanswered; r++ {
 		n, err := l.passed(uint32(r))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out[r] = n
 	}
 	return out

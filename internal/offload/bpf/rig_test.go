@@ -46,9 +46,7 @@ func open(t testing.TB, entries int) *Level {
 	t.Helper()
 	folder := bpffs(t)
 	l, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -57,18 +55,14 @@ func open(t testing.TB, entries int) *Level {
 			t.Error(err)
 		}
 	})
-	if err := l.Serve([]netip.AddrPort{at53(server4), at53(server6)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4), at53(server6)}))
 	return l
 }
 
 // trust lets the program answer a link's hits for a day without a sample.
 func trust(t testing.TB, l *Level, index int) {
 	t.Helper()
-	if err := l.objects.Links.Put(uint32(index), &objectLink{Answered: uint64(Now() + 24*time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.objects.Links.Put(uint32(index), &objectLink{Answered: uint64(Now() + 24*time.Hour)}))
 }
 
 func at53(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, dnsPort) }
@@ -80,9 +74,7 @@ func answerOf(t testing.TB, name string, qtype uint16, change func(*dns.Msg), re
 	m.Response, m.RecursionAvailable, m.Compress = true, true, true
 	for _, r := range records {
 		rr, err := dns.NewRR(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if _, soa := rr.(*dns.SOA); soa {
 			m.Ns = append(m.Ns, rr)
 		} else {
@@ -98,27 +90,21 @@ func answerOf(t testing.TB, name string, qtype uint16, change func(*dns.Msg), re
 func entryOf(t testing.TB, m *dns.Msg) Answer {
 	t.Helper()
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	key := keyOf(t, m.Question[0])
 	class := answers.Success
 	if len(m.Answer) == 0 {
 		class = answers.Denial
 	}
 	e, err := answers.NewEntry(key, class, b, 30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return Answer{Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour, FixedTTL: 30}
 }
 
 func keyOf(t testing.TB, q dns.Question) *msg.Key {
 	t.Helper()
 	question, err := msg.AppendQuestion(nil, q.Name, q.Qtype, q.Qclass)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	key := new(msg.Key)
 	key.Set(question, false, false)
 	return key
@@ -126,9 +112,7 @@ func keyOf(t testing.TB, q dns.Question) *msg.Key {
 
 func put(t testing.TB, l *Level, a Answer) {
 	t.Helper()
-	if err := l.Put(&a); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Put(&a))
 }
 
 // ask packs a plain query, after change has modified it.
@@ -140,9 +124,7 @@ func ask(t testing.TB, name string, qtype uint16, change func(*dns.Msg)) []byte 
 		change(m)
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return b
 }
 
@@ -244,9 +226,7 @@ func run(t testing.TB, l *Level, frame []byte, ctx *skb) (action uint32, out []b
 		o.Context = ctx
 	}
 	action, err := l.objects.NeardnsHits.Run(&o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return action, o.DataOut
 }
 
@@ -277,9 +257,7 @@ func wantAnswered(t testing.TB, l *Level, frame []byte, a Answer) []byte {
 		t.Fatalf("action %d, not %d", int32(action), redirect)
 	}
 	got, err := replyOf(frame, out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	question := frame[len(frame)-len(payloadOf(frame)):]
 	if want := replyWanted(question, a); !bytes.Equal(got, want) {
 		t.Fatalf("answer\n%x\nwant\n%x", got, want)

@@ -92,9 +92,7 @@ func TestSamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, node, pod := onePod(t)
 			index := pod.HostLink().Attrs().Index
-			if err := l.objects.Links.Put(uint32(index), &objectLink{}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, l.objects.Links.Put(uint32(index), &objectLink{}))
 			var err error
 			if node.Host.Do(func() { err = attach(l, index) }); errors.Is(err, ebpf.ErrNotSupported) {
 				testutil.Skip(t, "this kernel has no tcx")

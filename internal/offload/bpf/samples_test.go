@@ -183,12 +183,8 @@ func (r *sampleRig) write(now time.Duration) objectLink {
 	if m.sample != 0 {
 		s.Sample |= map[bool]uint64{false: 1, true: 2}[m.cloned] << 32
 	}
-	if err := r.l.objects.Links.Put(uint32(r.index), &s); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.l.objects.Heartbeats.Put(uint32(0), r.stamp(m.beat, now)); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.l.objects.Links.Put(uint32(r.index), &s))
+	testutil.Must(r.t, r.l.objects.Heartbeats.Put(uint32(0), r.stamp(m.beat, now)))
 	return s
 }
 
@@ -206,9 +202,7 @@ func (r *sampleRig) step(p *ebpf.Program, frame []byte, model func(*sampling)) (
 			action, err = p.Run(&o)
 			out = o.DataOut
 		})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		testutil.Must(r.t, err)
 		if took := Now() - begun; took >= sampleSlack {
 			return fmt.Errorf("it took %s", took)
 		}

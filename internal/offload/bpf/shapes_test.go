@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const shapeName = "kubernetes.default.svc.cluster.local."
@@ -308,9 +310,7 @@ func TestTimes(t *testing.T) {
 		t.Helper()
 		_, out := run(t, l, frame, nil)
 		m := new(dns.Msg)
-		if err := m.Unpack(payloadOf(out)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, m.Unpack(payloadOf(out)))
 		var all []uint32
 		for _, r := range m.Answer {
 			all = append(all, r.Header().Ttl)
@@ -353,18 +353,14 @@ func TestTimes(t *testing.T) {
 		}
 	}
 	wantAnswered(true)
-	if err := l.Invalidate(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Invalidate())
 	wantAnswered(false)
 	if l.Len() != 0 {
 		t.Errorf("%d answers after Invalidate", l.Len())
 	}
 	put(t, l, a)
 	wantAnswered(true)
-	if err := l.Remove(a.Key); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Remove(a.Key))
 	wantAnswered(false)
 }
 
@@ -396,13 +392,9 @@ func TestRotation(t *testing.T) {
 					t.Fatalf("action %d", int32(action))
 				}
 				got, err := replyOf(frame, out)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				m := new(dns.Msg)
-				if err := m.Unpack(got); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, m.Unpack(got))
 				var order []string
 				for _, r := range m.Answer {
 					r.Header().Ttl = 30
@@ -440,9 +432,7 @@ func answerRecords(t testing.TB, records []string) (out []string) {
 	t.Helper()
 	for _, r := range records {
 		rr, err := dns.NewRR(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		rr.Header().Ttl = 30
 		out = append(out, rr.String())
 	}

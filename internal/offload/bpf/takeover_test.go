@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestTakeOver: a level that is opened again has no answers, whether the process before is dead or alive. Another size is another level.
@@ -16,9 +18,7 @@ func TestTakeOver(t *testing.T) {
 	again := func(entries int) *Level {
 		t.Helper()
 		o, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(func() { o.Close() })
 		return o
 	}
@@ -37,9 +37,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	for i := range 8 {
 		b, frame := numbered(t, i+1)
-		if err := other.Remove(b.Key); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, other.Remove(b.Key))
 		wantPassed(t, l, frame, nil)
 	}
 
@@ -47,15 +45,11 @@ func TestTakeOver(t *testing.T) {
 	if larger.Len() != 0 {
 		t.Errorf("%d answers of another level", larger.Len())
 	}
-	if err := larger.Retire(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, larger.Retire())
 	if builds, err := os.ReadDir(folder); err != nil || len(builds) != 1 || builds[0].Name() != filepath.Base(larger.folder) {
 		t.Errorf("after Retire: %v, %v", builds, err)
 	}
-	if err := Sweep(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Sweep(folder))
 	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after Sweep: %v", err)
 	}
@@ -68,34 +62,24 @@ func TestTakeOver(t *testing.T) {
 func TestHalfDone(t *testing.T) {
 	folder := bpffs(t)
 	half := filepath.Join(folder, version(Options{Entries: 8}))
-	if err := os.MkdirAll(filepath.Join(half, linksName), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Join(half, linksName), 0o700))
 	again := func() *Level {
 		t.Helper()
 		l, err := Open(Options{Folder: folder, Entries: 8, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
 	again()
 	// The same for one that was killed while it took the level away.
-	if err := os.Remove(filepath.Join(half, objectMapSlots)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(filepath.Join(half, objectMapSlots)))
 	l := again()
-	if err := l.Serve([]netip.AddrPort{at53(server4)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4)}))
 	a, frame := numbered(t, 1)
 	put(t, l, a)
 	wantAnswered(t, l, frame, a)
 	next := again()
 	put(t, next, a)
 	wantAnswered(t, l, frame, a) // by the same maps
-	if err := Sweep(folder); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Sweep(folder))
 }

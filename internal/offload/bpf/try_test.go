@@ -26,9 +26,7 @@ func TestSelfTest(t *testing.T) {
 	// A control of another generation stands for any fault: the program then has no answers.
 	broken := l.control
 	broken.Generation++
-	if err := l.objects.Controls.Put(uint32(0), &broken); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.objects.Controls.Put(uint32(0), &broken))
 	if err := l.Test(); err == nil || !strings.Contains(err.Error(), "does not answer at 192.0.2.53") {
 		t.Error(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // kernel is a Program for the tests.
@@ -98,9 +99,7 @@ func (w *world) look(pods ...string) {
 		name, why, _ := strings.Cut(p, ": ")
 		in = append(in, Pod{File: podfile.File{ContainerID: "c-" + name, IfName: "eth0", PodNamespace: "shop", PodName: name}, Why: why})
 	}
-	if err := w.keeper.Reconcile(in); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Must(w.t, w.keeper.Reconcile(in))
 }
 
 func (w *world) at() []int { return slices.Sorted(maps.Keys(w.kernel.at)) }
@@ -192,9 +191,7 @@ func TestCounts(t *testing.T) {
 	}
 	w.kernel.at[1], w.kernel.at[2] = 113, 15
 	for range 2 {
-		if err := w.keeper.CountNow(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, w.keeper.CountNow())
 	}
 	w.kernel.at[2] = 27
 	w.look("pod1")

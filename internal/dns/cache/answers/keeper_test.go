@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // journal is a log that is read while it is written.
@@ -58,9 +60,7 @@ func TestKeeper(t *testing.T) {
 		k.Store.Space(1).Put(key, e)
 		k.Save()
 		first, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if first.Mode().Perm() != 0o600 {
 			t.Errorf("mode %v: names that pods ask for are nobody else's business", first.Mode())
 		}
@@ -97,14 +97,10 @@ func TestKeeperOddFiles(t *testing.T) {
 	k.Store.Space(1).Put(key, e)
 	k.Save()
 	good, err := os.ReadFile(k.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, content := range map[string][]byte{"empty": {}, "cut": good[:len(good)/2], "foreign": []byte("#!/bin/sh\n"), "bit": append([]byte{good[0] ^ 1}, good[1:]...)} {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, content, 0o600))
 		next, j := keeper(path)
 		next.Load()
 		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot restore") || !strings.Contains(lines[0], name) {
@@ -134,9 +130,7 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), name)
 		for _, p := range []string{path, path + ".new"} {
-			if err := put(p); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, put(p))
 		}
 		k, j := keeper(path)
 		k.Load() // a keeper that waits for a pipe or reads a device to its end hangs here
@@ -160,9 +154,7 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 // TestKeeperCannotWrite: the snapshot's folder cannot be made, even by root, because a file is in its place.
 func TestKeeperCannotWrite(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "folder")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(blocked, nil, 0o600))
 	k, j := keeper(filepath.Join(blocked, "cache.snapshot"))
 	for i := range 3 {
 		key, e := entry(t, fmt.Sprintf("n%d.example.", i), 600)
@@ -175,9 +167,7 @@ func TestKeeperCannotWrite(t *testing.T) {
 	if fresh := k.Fresh(); fresh.Unix() != 0 {
 		t.Errorf("what was never written is fresh at %s", fresh)
 	}
-	if err := os.Remove(blocked); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Remove(blocked))
 	k.Save()
 	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "written again") {
 		t.Errorf("it says %q", lines)

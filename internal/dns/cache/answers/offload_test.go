@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestShouldOffer: an entry is offered at its second hit, once, and again after it was declined or the offload's time is over.
@@ -88,9 +89,7 @@ func TestHeat(t *testing.T) {
 func entryOf(t *testing.T, k *msg.Key, class Class) *Entry {
 	t.Helper()
 	e, err := NewEntry(k, class, answer(t, nameOf(k), dns.TypeA), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return e
 }
 

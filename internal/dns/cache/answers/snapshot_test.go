@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func snapshot(t testing.TB, s *Store, boot Boot) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.Snapshot(&b, boot); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.Snapshot(&b, boot))
 	return b.Bytes()
 }
 
@@ -184,17 +184,13 @@ func BenchmarkSnapshot(b *testing.B) {
 	for i := range 50_000 {
 		k, _ := key(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA)
 		e, err := NewEntry(k, Success, answer(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA, "x.example. 60 IN A 192.0.2.1"), 60)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testutil.Must(b, err)
 		s.Space(1).Put(k, e)
 	}
 	snap := snapshot(b, s, first)
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
-			if err := s.Snapshot(discard{}, first); err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, s.Snapshot(discard{}, first))
 		}
 	})
 	b.Run("read", func(b *testing.B) {

@@ -126,9 +126,7 @@ func TestLargeAnswer(t *testing.T) {
 		addresses[i] = fmt.Sprintf("a.example. 60 IN A 10.1.%d.%d", i/200, i%200)
 	}
 	large, err := NewEntry(k, Success, answer(t, "a.example.", dns.TypeA, addresses...), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	sp.Put(k, large)
 	if got, _ := sp.Peek(k); got != large {
 		t.Errorf("an answer of %d bytes is not stored; the earlier one stays: %t", large.Size(), got == old)
@@ -254,9 +252,7 @@ func TestHonestBytes(t *testing.T) {
 		for _, name := range names {
 			k, _ := key(t, name, dns.TypeA)
 			e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, rrs...), 60)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			sp.Put(k, e)
 		}
 		took := testutil.Heap() - before
@@ -323,15 +319,11 @@ func TestTryPeek(t *testing.T) {
 	sp := s.Space(1)
 	k := new(msg.Key)
 	q, err := msg.AppendQuestion(nil, "a.example.", 1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	k.Set(q, false, false)
 	msg := append([]byte{0, 0, 0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0}, q...)
 	e, err := NewEntry(k, Success, msg, 30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	sp.Put(k, e)
 	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses.Load() != 0 {
 		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses.Load())

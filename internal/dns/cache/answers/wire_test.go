@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // answer packs an answer to name with the records below it.
@@ -21,15 +22,11 @@ func answer(t testing.TB, name string, qtype uint16, records ...string) []byte {
 	m.Id, m.Response, m.RecursionAvailable, m.Compress = 4711, true, true, true
 	for _, r := range records {
 		rr, err := dns.NewRR(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		m.Answer = append(m.Answer, rr)
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return b
 }
 
@@ -48,9 +45,7 @@ func entry(t testing.TB, name string, ttl uint32) (*msg.Key, *Entry) {
 	t.Helper()
 	k, _ := key(t, name, dns.TypeA)
 	e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, name+" 60 IN A 192.0.2.1"), ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return k, e
 }
 
@@ -147,13 +142,9 @@ func TestReply(t *testing.T) {
 	}
 	packed.Authoritative, packed.AuthenticatedData, packed.CheckingDisabled, packed.Zero, packed.Compress = true, true, true, true, true
 	msg, err := packed.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	e, err := NewEntry(k, Success, msg, 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, asked := key(t, "wWw.ExaMple.ORG.", dns.TypeA)
 	for _, tc := range []struct {
 		reply Reply
@@ -163,9 +154,7 @@ func TestReply(t *testing.T) {
 		{Reply{ID: 65535, Question: asked, TTL: 7, RD: true, CD: true, AD: true}, "65535 aa rd ra ad cd"},
 	} {
 		m := new(dns.Msg)
-		if err := m.Unpack(e.AppendReply([]byte{}, &tc.reply)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, m.Unpack(e.AppendReply([]byte{}, &tc.reply)))
 		got := fmt.Sprint(m.Id)
 		for _, f := range []struct {
 			set  bool
@@ -202,14 +191,10 @@ func TestNotKept(t *testing.T) {
 		return b
 	}
 	opt := new(dns.Msg)
-	if err := opt.Unpack(good); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, opt.Unpack(good))
 	opt.SetEdns0(1232, false)
 	withOPT, err := opt.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, msg := range map[string][]byte{
 		"nothing":               nil,
 		"half a header":         good[:11],

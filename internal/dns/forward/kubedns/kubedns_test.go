@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // kubeadm is what kubeadm writes, from 1.17 on; kind and most others have the same.
@@ -309,9 +310,7 @@ dns://.:53 {
 // TestReadCluster reads the Corefile of `make cluster`, which has another zone, but within the cluster's.
 func TestReadCluster(t *testing.T) {
 	manifest, err := os.ReadFile("../../../../integration/cluster/node/files/kube-dns.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, text, _ := strings.Cut(string(manifest), "Corefile: |\n")
 	text, _, ok := strings.Cut(text, "\n---\n")
 	if v := Read(text, "cluster.local"); !ok || !v.Node {
@@ -329,9 +328,7 @@ func TestReadOtherDomain(t *testing.T) {
 // TestReadOpensNothing: a Corefile imports a file that exists; it must not be read.
 func TestReadOpensNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "zone")
-	if err := os.WriteFile(file, []byte("forward . /etc/resolv.conf\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte("forward . /etc/resolv.conf\n"), 0o600))
 	if v := Read(forwarding("import "+file), "cluster.local"); v.Node {
 		t.Errorf("%+v", v)
 	}

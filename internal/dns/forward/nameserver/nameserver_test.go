@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestParse(t *testing.T) {
@@ -99,9 +101,7 @@ func TestRefuse(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::a")}
 	for text, refused := range map[string]bool{"169.254.20.10": true, "[fd00::a]:53": true, "169.254.20.10:5353": false, "169.254.20.11": false} {
 		a, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if err := a.Refuse(own); (err != nil) != refused {
 			t.Errorf("%s: %v", text, err)
 		}

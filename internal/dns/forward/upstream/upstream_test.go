@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/strict"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -95,9 +96,7 @@ func TestAuto(t *testing.T) {
 			in.External = nil
 			in.Auto = &Auto{Corefile: corefile, NodeFile: "/etc/resolv.conf", Judge: func(text string) (bool, string) { return text == "node", "says " + text }}
 			up, err := Resolve(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if diff := cmp.Diff(tc.external, texts(up.External)); diff != "" {
 				t.Errorf("external (-want +got):\n%s", diff)
 			}
@@ -257,9 +256,7 @@ func TestResolve(t *testing.T) {
 				tc.change(&in)
 			}
 			out, err := Resolve(in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if tc.want.Cluster == nil {
 				tc.want.Cluster = []string{"10.96.0.10:53"}
 			}

@@ -21,9 +21,7 @@ var quietLog = slog.New(slog.DiscardHandler)
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // write sets a file's content to one letter in one step. If it emptied the file first, a watcher could read the empty file on a busy
