@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"io"
 	"net/netip"
 	"os"
 	"time"
@@ -43,10 +42,8 @@ func (h *activeAgent) Sockets() ([]handover.Socket, error) {
 	return out, err
 }
 
-// Snapshot writes the content of the cache.
-func (h *activeAgent) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
-
 func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
+	h.agent.answers.Save() // the successor's Serve loads it
 	alone, err := h.node.AcceptSuccessor(successor.Instance)
 	if err != nil {
 		return nil, err

@@ -116,7 +116,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer s.lock.Close() //nolint:errcheck // at exit
-	if !s.cacheRestored {
+	if s.served == nil { // otherwise Serve has loaded it
 		a.answers.Load()
 	}
 	how, err := begin(ctx, &o, s)

@@ -104,10 +104,9 @@ func takeLock(l plan.Lock, who string) (*os.File, error) {
 
 // ownership is what makes an agent the active one: the node's lock, and after a handover what the predecessor handed over.
 type ownership struct {
-	lock          *os.File
-	from          *node.Handover // nil if there was no handover
-	served        []netip.Addr   // addresses at which this agent's server already answers
-	cacheRestored bool           // the predecessor handed over its cache
+	lock   *os.File
+	from   *node.Handover // nil if there was no handover
+	served []netip.Addr   // addresses at which this agent's server already answers
 }
 
 // takeNode makes this agent the active one: at once if no agent is active, or by a handover if this agent may take over. If it may not,
@@ -153,13 +152,13 @@ func (s *successor) request(ctx context.Context, held *LockedError) (*ownership,
 		metrics.Handover("taken")
 		signLock(taken.Lock, a.claim.String())
 		from := &node.Handover{From: taken.From.String(), At: taken.At, Took: taken.Took.Round(time.Millisecond).String()}
-		return &ownership{lock: taken.Lock, served: s.served, cacheRestored: s.restored, from: from}, nil
+		return &ownership{lock: taken.Lock, served: s.served, from: from}, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
 		a.log.Warn("active agent ended during the handover; this agent has taken the node over", "from", held.owner, "err", err)
 		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
-		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from}, nil
+		return &ownership{lock: s.orphaned, served: s.served, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
 	case !errors.Is(err, handover.ErrNoActiveAgent):
@@ -230,7 +229,7 @@ type successor struct {
 	opened     *opened
 	begun      time.Time
 	lastLogged string // last logged reason why the handover failed, or "standing by"
-	restored   bool   // the active agent's cache was restored
+	restored   bool   // the cache of an active agent of an earlier release is here
 	served     []netip.Addr
 	orphaned   *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
@@ -239,20 +238,15 @@ func (s *successor) lock() (*os.File, error) {
 	return takeLock(s.opened.plan.Lock, s.agent.claim.String())
 }
 
-// Restore reads the active agent's cache from r. If r cannot be read, for example because the active agent is of another version, or if
-// the cache's age is unknown, this agent loads the snapshot file later instead.
+// Restore reads the cache of an active agent of an earlier release from r. If that is empty or cannot be used, Serve loads the snapshot
+// file.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.agent.answers.Restore(r)
-	if err != nil || done.Unknown {
-		s.agent.log.Warn("cannot use the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_age", done.Unknown)
-		return
-	}
-	s.restored = true
-	s.agent.log.Info("active agent's cache taken over", "entries", done.Entries, "stale", done.Stale)
+	s.restored = err == nil && !done.Unknown
 }
 
-// Serve begins to answer on the active agent's sockets, for the addresses that this agent's configuration also has. The other configured
-// addresses are served later, when this agent owns the link.
+// Serve loads the cache, which the active agent has saved, and begins to answer on that agent's sockets, for the addresses that this
+// agent's configuration also has. The other configured addresses are served later, when this agent owns the link.
 func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
 	var inherited []listener.Socket
 	count := map[netip.Addr]int{}
@@ -267,6 +261,9 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 			_ = i.File.Close() // the active agent has the original
 		}
 		return nil, nil
+	}
+	if !s.restored {
+		s.agent.answers.Load()
 	}
 	if err := s.opened.server.StartOn(ctx, cfg, inherited); err != nil {
 		return nil, err

@@ -1,9 +1,7 @@
 package lifecycle
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -15,7 +13,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
 	"github.com/neardns/neardns/agent/internal/node/plan"
-	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -38,26 +35,11 @@ func TestOneAgentAStateFolder(t *testing.T) {
 	testutil.Must(t, lock.Close())
 }
 
-// A cache from another boot is not taken over, because its age is unknown; its format is not what is wrong with it.
-func TestRestoreOfUnknownAge(t *testing.T) {
-	conf := config.Default()
-	keeper := newAnswers(slog.New(slog.DiscardHandler), &conf)
-	var snapshot, logs bytes.Buffer
-	keeper.Boot = func() answers.Boot { return answers.Boot{ID: [16]byte{1}, Since: time.Minute} }
-	testutil.Must(t, keeper.Snapshot(&snapshot))
-	keeper.Boot = func() answers.Boot { return answers.Boot{ID: [16]byte{2}, Since: time.Minute} }
-	s := &successor{agent: &agent{log: slog.New(slog.NewTextHandler(&logs, nil)), answers: keeper}}
-	if s.Restore(&snapshot); s.restored || !strings.Contains(logs.String(), "unknown_age=true") {
-		t.Errorf("restored: %t, %s", s.restored, &logs)
-	}
-}
-
 // yieldingAgent is an active agent without sockets that hands its node over.
 type yieldingAgent struct{ lock *os.File }
 
 func (yieldingAgent) Claim() handover.Claim                          { return handover.Claim{Instance: "old", PID: 1, Born: 1} }
 func (yieldingAgent) Sockets() ([]handover.Socket, error)            { return nil, nil }
-func (yieldingAgent) Snapshot(io.Writer) error                       { return nil }
 func (yieldingAgent) AcceptSuccessor(handover.Claim) (func(), error) { return func() {}, nil }
 func (yieldingAgent) StepDown(handover.Claim)                        {}
 func (y yieldingAgent) Lock() *os.File                               { return y.lock }

@@ -129,7 +129,7 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.offer(c); err != nil {
 		return err
 	}
-	if err := g.cache(c); err != nil {
+	if err := c.send(kindCacheEnd, nil, helloWait); err != nil {
 		return err
 	}
 	var m serving
@@ -162,56 +162,4 @@ func (g *giver) offer(c *conn) error {
 	}
 	defer closeFiles(files)
 	return c.send(kindOffer, offer{Claim: g.agent.Claim(), Sockets: sockets}, offerWait, files...)
-}
-
-// cache sends the content of the cache. If the cache cannot be read, is too large or takes too long, what the successor gets is incomplete,
-// and it uses nothing of it. An error means that the connection failed.
-func (g *giver) cache(c *conn) error {
-	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
-	err := g.agent.Snapshot(w)
-	if err == nil {
-		err = w.flush()
-	}
-	if w.broken != nil {
-		return fmt.Errorf("send the cache: %w", w.broken)
-	}
-	if err != nil {
-		g.log.Warn("cannot hand over the whole cache; the successor loads the snapshot file instead", "err", err)
-	}
-	return c.send(kindCacheEnd, nil, helloWait)
-}
-
-// chunks is an io.Writer that sends the data as cache messages, at most maxCache bytes before the deadline until.
-type chunks struct {
-	c      *conn
-	left   int
-	until  time.Time
-	buffer []byte
-	broken error // error of the connection
-}
-
-func (w *chunks) Write(p []byte) (int, error) {
-	for n := 0; n < len(p); {
-		take := min(len(p)-n, maxMessage-1-len(w.buffer))
-		w.buffer = append(w.buffer, p[n:n+take]...)
-		n += take
-		if len(w.buffer) == maxMessage-1 {
-			if err := w.flush(); err != nil {
-				return n, err
-			}
-		}
-	}
-	return len(p), nil
-}
-
-func (w *chunks) flush() error {
-	if w.broken != nil || len(w.buffer) == 0 {
-		return w.broken
-	}
-	if w.left -= len(w.buffer); w.left < 0 || !time.Now().Before(w.until) {
-		return fmt.Errorf("the cache has more than %d bytes, or takes more than %v", maxCache, cacheWait)
-	}
-	w.broken = w.c.send(kindCache, w.buffer, helloWait)
-	w.buffer = w.buffer[:0]
-	return w.broken
 }

@@ -1,5 +1,5 @@
 // Package handover passes a node from the active agent to its successor through a unix socket in the state folder: the open
-// sockets, the content of the cache, and the node's lock.
+// sockets and the node's lock. The cache goes by its snapshot file.
 //
 // The successor requests the node (Take), and the active agent hands it over or refuses (Give). Both then answer on the same sockets. The
 // active agent stops reading, checks that the successor answers, and only then hands over the lock. The package implements only the
@@ -10,12 +10,12 @@
 // handover is final once "taken" is sent, which fails after the active agent has given up. Until it has received that, the active agent
 // keeps the prober's lock, without which no agent can renew a lease.
 //
-// The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache) if it has content.
+// The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON if it has content.
 //
 //	successor                     active agent
 //	hello {version, claim}  ──▶
 //	                        ◀──   offer {claim, sockets} with a descriptor for each socket, or refusal {reason}
-//	                        ◀──   cache … cache, cache-end
+//	                        ◀──   cache-end (before it, agents of earlier releases send their cache in pieces)
 //	serving {addresses}     ──▶   (stops reading, checks the successor)
 //	                        ◀──   yours, with the lock's descriptor, or refusal {reason}
 //	taken                   ──▶   (releases the prober's lock, ends its connections, exits)
@@ -37,16 +37,15 @@ const Version = 1
 
 // Limits on the messages that either side accepts from the other.
 const (
-	maxMessage = 64 << 10  // bytes; by default the kernel limits a packet to 208 KiB (net.core.wmem_default)
-	maxSockets = 64        // descriptors; the kernel's limit is 253 per packet (SCM_MAX_FD)
-	maxCache   = 256 << 20 // bytes of all cache messages together
+	maxMessage = 64 << 10 // bytes; by default the kernel limits a packet to 208 KiB (net.core.wmem_default)
+	maxSockets = 64       // descriptors; the kernel's limit is 253 per packet (SCM_MAX_FD)
 )
 
 // Time limits of the steps: for one message, or until the other side's next one arrives.
 const (
 	helloWait   = 2 * time.Second
-	offerWait   = 5 * time.Second
-	cacheWait   = 10 * time.Second // for all cache messages together
+	offerWait   = 15 * time.Second // for the active agent to save its cache on a slow disk
+	cacheWait   = 12 * time.Second // for all cache messages together
 	serveWait   = 20 * time.Second // for the successor to read the cache and start a server, on a busy node
 	yieldWait   = 10 * time.Second
 	takenWait   = 2 * time.Second
@@ -67,10 +66,8 @@ type ActiveAgent interface {
 	Claim() Claim
 	// Sockets returns the agent's DNS sockets, with duplicated file descriptors.
 	Sockets() ([]Socket, error)
-	// Snapshot writes the content of the cache. It stops when w fails.
-	Snapshot(w io.Writer) error
-	// AcceptSuccessor begins a handover: until end is called, the prober accepts the successor's answers as the active agent's own. It
-	// fails if the active agent is ending, so that no handover begins then.
+	// AcceptSuccessor saves the cache for the successor and begins a handover: until end is called, the prober accepts the successor's answers
+	// as the active agent's own. It fails if the active agent is ending, so that no handover begins then.
 	AcceptSuccessor(successor Claim) (end func(), err error)
 	// If pods are steered, Yield stops reading queries, and returns once probes show that the successor answers at addresses. If they do
 	// not, it returns an error, and the active agent reads again. After a nil error, decide is always called: decide(true) means that the
@@ -87,7 +84,7 @@ type ActiveAgent interface {
 
 // Successor is implemented by an agent that takes over from the active one.
 type Successor interface {
-	// Restore reads the active agent's cache from r. If r has only a part of it, Restore uses nothing.
+	// Restore reads the cache of an active agent of an earlier release from r, which is empty if the agent saved it in the snapshot file.
 	Restore(r io.Reader)
 	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 )
 
 // kind is a message's kind; the message's first byte is its first letter.
@@ -14,7 +15,7 @@ const (
 	kindHello    kind = "hello"
 	kindOffer    kind = "offer"
 	kindRefusal  kind = "refusal"
-	kindCache    kind = "cache" // the body is a piece of the cache's snapshot
+	kindCache    kind = "cache" // only of earlier releases; the body is a piece of the cache's snapshot
 	kindCacheEnd kind = "end of the cache"
 	kindServing  kind = "serving"
 	kindYours    kind = "yours"
@@ -43,17 +44,12 @@ type serving struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// encode returns the message of a kind with a body: a value as JSON, or bytes as they are; nil for none.
-func encode(k kind, body any) ([]byte, error) {
-	packet := []byte{k[0]}
-	switch body := body.(type) {
-	case nil:
-		return packet, nil
-	case []byte:
-		return append(packet, body...), nil
+// encode returns the message of a kind with a body, which is nil for none.
+func encode(k kind, body any) (packet []byte, err error) {
+	if body != nil {
+		packet, err = json.Marshal(body)
 	}
-	text, err := json.Marshal(body)
-	return append(packet, text...), err
+	return slices.Insert(packet, 0, k[0]), err
 }
 
 // parse checks that packet is a message of the wanted kind, and parses its body into what encode had. In place of any message may come a

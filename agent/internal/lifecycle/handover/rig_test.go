@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,6 @@ type side struct {
 	hook  map[string]func()
 
 	claim  Claim
-	cache  []byte
 	got    []byte // of the cache, as restored
 	lock   *os.File
 	pipe   *os.File // what stands for a socket
@@ -71,14 +69,6 @@ func (s *side) Sockets() ([]Socket, error) {
 	}
 	fd, err := unix.FcntlInt(s.pipe.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	return []Socket{{Protocol: "udp", Address: at, File: os.NewFile(uintptr(fd), "copy")}}, err
-}
-
-func (s *side) Snapshot(w io.Writer) error {
-	if err := s.call("snapshot"); err != nil {
-		return err
-	}
-	_, err := w.Write(s.cache)
-	return err
 }
 
 func (s *side) AcceptSuccessor(Claim) (func(), error) {
@@ -138,7 +128,7 @@ func newRig(t *testing.T, set ...func(*rig)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.holder = &side{claim: older, cache: bytes.Repeat([]byte("0123456789abcdef"), 20000), lock: lock, pipe: write, hook: map[string]func(){}, ended: make(chan error, 8)}
+	r.holder = &side{claim: older, lock: lock, pipe: write, hook: map[string]func(){}, ended: make(chan error, 8)}
 	for _, f := range set {
 		f(r)
 	}
@@ -207,4 +197,22 @@ func (c *conn) passOffer(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
+}
+
+// pair returns both ends of a connection.
+func pair(t *testing.T) (ours, theirs *conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	testutil.Must(t, err)
+	end := func(fd int) *conn {
+		f := os.NewFile(uintptr(fd), "pair")
+		defer f.Close()
+		raw, err := net.FileConn(f)
+		testutil.Must(t, err)
+		c, err := newConn(raw.(*net.UnixConn))
+		testutil.Must(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	return end(fds[0]), end(fds[1])
 }

@@ -100,33 +100,27 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	return &Taken{From: active, Lock: files[0]}, nil
 }
 
-// cache receives the active agent's cache and streams it to the successor's Restore. Data that Restore does not read is discarded.
+// cache has the successor read the cache of an active agent of an earlier release; others have saved it in the snapshot file.
 func (t *taker) cache() error {
-	r, w := io.Pipe()
-	restored := make(chan struct{})
-	go func() { // ends when the pipe is closed
-		defer close(restored)
-		t.successor.Restore(r)
-		_, _ = io.Copy(io.Discard, r) // so that the writer below never blocks after Restore has returned
-	}()
-	err := t.chunks(w)
-	_ = w.CloseWithError(err) // if err is nil, the reader gets io.EOF
-	<-restored
+	r := &pieces{conn: t.conn, until: time.Now().Add(cacheWait)}
+	t.successor.Restore(r)
+	_, err := io.Copy(io.Discard, r) // what Restore did not read
 	return err
 }
 
-func (t *taker) chunks(w io.Writer) error {
-	until := time.Now().Add(cacheWait + helloWait)
-	for size := 0; ; {
-		var piece []byte
-		if _, err := t.conn.receive(time.Until(until), kindCache, &piece); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if size += len(piece); size > maxCache {
-			return fmt.Errorf("the cache has more than %d bytes", maxCache)
-		}
-		_, _ = w.Write(piece) // never fails: the goroutine in cache reads everything
+// pieces is an io.Reader of the cache that an active agent of an earlier release sends.
+type pieces struct {
+	conn  *conn
+	until time.Time
+	rest  []byte // what was received and not yet read
+	err   error  // io.EOF after the end of the cache
+}
+
+func (r *pieces) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 && r.err == nil {
+		_, r.err = r.conn.receive(time.Until(r.until), kindCache, &r.rest)
 	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, r.err
 }

@@ -106,7 +106,8 @@ func (k *Keeper) Save() {
 	}
 	if err := k.write(); err != nil {
 		if !k.failing {
-			k.Log.Warn("cannot write the cache's snapshot file; while this lasts, a restart finds an older one or none", "path", k.Path, "err", err)
+			k.Log.Warn("cannot write the cache's snapshot file; while this lasts, a restart or an upgrade finds an older one or none",
+				"path", k.Path, "err", err)
 		}
 		k.failing = true
 		return
