@@ -20,23 +20,17 @@ func TestEnd(t *testing.T) {
 	}
 	open := func(ns *testutil.NetNS) Handle {
 		h, err := OpenHandle(ns.FD())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(h.Close)
 		return h
 	}
 	h, peer := open(here), open(there)
 	mac, other := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
-	if err := h.AddVeth("near", mac, "far", other, there.FD()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, h.AddVeth("near", mac, "far", other, there.FD()))
 	ensure := func(h Handle, name string, mac net.HardwareAddr) []string {
 		t.Helper()
 		e, err := h.End(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		e.MAC(mac)
 		e.NoARP()
 		e.NoMulticast()
@@ -45,9 +39,7 @@ func TestEnd(t *testing.T) {
 		e.Address(&netlink.Addr{IPNet: HostNet(netip.MustParseAddr("192.0.2.1"))})
 		e.Address(&netlink.Addr{IPNet: HostNet(netip.MustParseAddr("2001:db8::1"))})
 		repaired, err := e.Done()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return repaired
 	}
 	for name, h := range map[string]Handle{"near": h, "far": peer} {
@@ -64,9 +56,7 @@ func TestEnd(t *testing.T) {
 			t.Errorf("%s, once more: %q", name, again)
 		}
 		l, err := h.LinkByName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
 		if err != nil || len(addrs) != 2 {
 			t.Errorf("%s has %v (%v): the kernel gave it one of its own", name, addrs, err)

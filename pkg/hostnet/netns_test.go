@@ -16,9 +16,7 @@ func TestEntersWithoutSysAdmin(t *testing.T) {
 		return
 	}
 	own, err := ns.GetCurrentNS()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer own.Close()
 	ran := false
 	if err := InNetNS(int(own.Fd()), func() error { ran = true; return nil }); err != nil || !ran {

@@ -10,6 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // FuzzSplitMessages checks for any input that the messages are its parts in order, or that there is an error.
@@ -49,9 +51,7 @@ func TestReceiveIter(t *testing.T) {
 	message := func(kind netlink.HeaderType, flags netlink.HeaderFlags, data string) []byte {
 		m := netlink.Message{Header: netlink.Header{Length: uint32(unix.SizeofNlMsghdr + len(data)), Type: kind, Flags: flags}, Data: []byte(data)}
 		b, err := m.MarshalBinary()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return b
 	}
 	first, second := message(20, netlink.Multi, "abcd"), message(21, netlink.Multi, "efgh")
@@ -67,15 +67,11 @@ func TestReceiveIter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			s := &socket{fd: ends[0]}
 			defer func() { _ = errors.Join(s.Close(), unix.Close(ends[1])) }()
 			for _, datagram := range [][]byte{c.datagram, message(22, 0, "next")} {
-				if err := unix.Send(ends[1], datagram, 0); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, unix.Send(ends[1], datagram, 0))
 			}
 			var got []string
 			for m, iterErr := range s.ReceiveIter() {

@@ -20,13 +20,9 @@ func TestWatchOverrun(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	conn, err := listen(ns.FD(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	// The smallest queue that the kernel gives holds one event at most.
-	if err := conn.SetReadBuffer(1); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, conn.SetReadBuffer(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	// No message matters to this watch, so each tick means that messages were dropped. reads stops the reader while the links change.
@@ -43,9 +39,7 @@ func TestWatchOverrun(t *testing.T) {
 		batch.WriteString("link set lo mtu 1500\nlink set lo mtu 65536\n")
 	}
 	file := t.TempDir() + "/batch"
-	if err := os.WriteFile(file, []byte(batch.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(batch.String()), 0o600))
 	overrun := func() {
 		t.Helper()
 		reads.Lock()
@@ -81,9 +75,7 @@ func TestWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ticks, err := Watch(ctx, ns.FD(), unix.NETLINK_ROUTE, nil, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, change := range []string{"addr add 192.0.2.1/32 dev lo", "link set lo mtu 1500"} {
 		ns.Run(append([]string{"ip"}, strings.Fields(change)...)...)
 		testutil.Receive(t, ticks)
@@ -106,9 +98,7 @@ func TestWatchIsOfOneNetns(t *testing.T) {
 		}
 		return false
 	}, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	theirs, ours := string([]byte{192, 0, 2, 1}), string([]byte{192, 0, 2, 2})
 	other.Run("ip", "addr", "add", "192.0.2.1/32", "dev", "lo")
 	ns.Run("ip", "addr", "add", "192.0.2.2/32", "dev", "lo")

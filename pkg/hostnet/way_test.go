@@ -24,9 +24,7 @@ func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // Way finds out from links, routes and neighbours whether the pod's packets enter this host.

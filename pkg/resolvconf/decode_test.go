@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestDecodeOverlay(t *testing.T) {
@@ -29,9 +31,7 @@ func TestDecodeOverlay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := DecodeOverlay("dns", []byte(c.text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if fmt.Sprint(*got) != fmt.Sprint(c.want) {
 				t.Error(cmp.Diff(c.want, *got))
 			}
@@ -138,9 +138,7 @@ func FuzzDecodeOverlay(f *testing.F) {
 // TestReadme checks that the example in README.md is a valid overlay.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, block, ok := strings.Cut(string(text), "```json\n")
 	block, _, ends := strings.Cut(block, "```")
 	if !ok || !ends {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // odd has one example of each oddity of resolv.conf files.
@@ -132,9 +134,7 @@ func TestWith(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := Parse([]byte(c.text))
 			got, err := f.With(c.set)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if diff := cmp.Diff(c.want, string(got.Bytes())); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func settings(nameservers, searches, options string) Settings {
@@ -389,9 +391,7 @@ func TestLocal(t *testing.T) {
 		`{"nameservers": ["10.96.0.10"]}`:                            own,
 	} {
 		o, err := DecodeOverlay("dns", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		spelt := o.Spell(node, "shop")
 		got := Form(Node{}, Pod{Policy: None, Config: &own}, &spelt, Limits{}, Truncate)
 		if got.Refused != nil || !cmp.Equal(want, got.Settings, cmpopts.EquateEmpty()) {

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -25,13 +26,9 @@ type seedPod struct {
 // TestSeed checks the examples of the proposal: host.conf is the node's resolv.conf, each .yaml a pod.
 func TestSeed(t *testing.T) {
 	text, err := os.ReadFile("testdata/seed/host.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	host, err := Parse(text).Host()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, ClusterDomain: "cluster.local"}
 
 	pods, err := filepath.Glob("testdata/seed/*.yaml")
@@ -41,17 +38,11 @@ func TestSeed(t *testing.T) {
 	for _, path := range pods {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var pod seedPod
-			if err := yaml.Unmarshal(text, &pod); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, yaml.Unmarshal(text, &pod))
 			policy, err := ParsePolicy(pod.Spec.DNSPolicy)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			file := strings.TrimSuffix(path, ".yaml") + ".golden"
 			overlay, err := DecodeOverlay("dnsParams", pod.Spec.DNSParams)
 			if err != nil {
@@ -78,8 +69,6 @@ func TestSeed(t *testing.T) {
 func printed(t *testing.T, s Settings) string {
 	t.Helper()
 	text, err := s.Print()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(text)
 }

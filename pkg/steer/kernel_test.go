@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestOlderThanTried(t *testing.T) {
@@ -29,7 +30,5 @@ func TestKernel(t *testing.T) {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }

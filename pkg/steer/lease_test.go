@@ -17,9 +17,7 @@ func TestNoDescriptors(t *testing.T) {
 		return
 	}
 	r, _, err := os.Pipe() // the runtime has its own descriptor from here on
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer r.Close()
 	lift := testutil.NoDescriptors(t)
 	l, err := steer.OpenLease(steer.DrawSecret())

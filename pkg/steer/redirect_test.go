@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Both forms are read, and what is written is read as the same.
@@ -22,9 +24,7 @@ func TestRedirectJSON(t *testing.T) {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 		again, err := json.Marshal(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if err := json.Unmarshal(again, &got); err != nil || got != want {
 			t.Errorf("%s: %v, %v", again, got, err)
 		}

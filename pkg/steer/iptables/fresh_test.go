@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestRests: programs are started again soon after a quick check, and later after one that took long, but after checkEvery at most.
@@ -30,9 +32,7 @@ func TestWatchRepeatsTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Iptables{} // no variant, so the only events are the regular ticks
 		ticks, err := b.Watch(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		<-ticks
 		b.postponed.Store(true)
 		begun := time.Now()

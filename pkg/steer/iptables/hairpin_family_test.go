@@ -13,9 +13,7 @@ import (
 func TestHairpinMissingFamily(t *testing.T) {
 	testutil.RequireRoot(t)
 	tn, err := OpenHairpin(testutil.NewNS(t, "host").FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer tn.Close()
 	if _, err := tn.nl.RuleList(unix.AF_X25); err == nil {
 		t.Error("this kernel has rules for X.25: take another family")

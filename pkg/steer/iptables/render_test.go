@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -41,9 +42,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			scripts, err := render(rs, name != "host6")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			got := ""
 			for _, s := range scripts {
 				got += "# " + s.family() + "\n" + s.restore(s.tables(), func(chain, jump) placing { return absent })

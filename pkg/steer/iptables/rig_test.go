@@ -27,9 +27,7 @@ type variantRig struct {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 func open(t testing.TB, ns *testutil.NetNS, variant iptables.Variant) *iptables.Iptables {

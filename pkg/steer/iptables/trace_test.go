@@ -3,6 +3,7 @@ package iptables
 import (
 	"testing"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
@@ -30,9 +31,7 @@ func TestTraceShowsEachRule(t *testing.T) {
 func TestTraceKnowsNoMore(t *testing.T) {
 	a := trace.Arrangements()[0]
 	cases, err := trace.Cases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, rule := range []string{
 		"-m ttl --ttl-eq 1 -j ACCEPT",
 		"-m socket --nowildcard -j ACCEPT", "-m rpfilter --loose -j ACCEPT", "-f -j ACCEPT", "-j REJECT",

@@ -16,9 +16,7 @@ func readLegacyIn(t *testing.T, ns *testutil.NetNS, is4 bool, table string) lega
 	var out legacyTable
 	var err error
 	ns.Do(func() { _, out, err = readLegacy(is4, table, false) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return out
 }
 

@@ -33,9 +33,7 @@ const testSecret = rig.Secret
 func generation(t testing.TB, ns *testutil.NetNS) uint32 {
 	t.Helper()
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: ns.FD()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	replies, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request | netlink.Acknowledge},
@@ -45,9 +43,7 @@ func generation(t testing.TB, ns *testutil.NetNS) uint32 {
 		t.Fatalf("read generation: %v", err)
 	}
 	attrs, err := netlink.UnmarshalAttributes(replies[0].Data[4:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, a := range attrs {
 		if a.Type == unix.NFTA_GEN_ID {
 			return binary.BigEndian.Uint32(a.Data)
@@ -61,9 +57,7 @@ func ruleset(ns *testutil.NetNS) string { return ns.Run("nft", "-s", "list", "ru
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 func TestApplyIsIdempotent(t *testing.T) {
@@ -325,9 +319,7 @@ func TestCountersOfNothing(t *testing.T) {
 func TestNote(t *testing.T) {
 	testutil.RequireRoot(t)
 	n, err := nft.Open(testutil.NewNS(t, "note").FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { _ = n.Close() })
 	p := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
 	for range 2 { // the second time, the table exists already

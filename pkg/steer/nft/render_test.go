@@ -72,9 +72,7 @@ func TestRenderIsWhatNftLists(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := testutil.NewNS(t, "parity")
 			backend := open(t, ns)
-			if err := backend.Apply(rs); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, backend.Apply(rs))
 			got := normalize(ns.Run("nft", "-s", "list", "table", "inet", steer.TableName))
 			want := normalize(nft.Listing(rs))
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -107,17 +105,11 @@ func TestCanonicalSurvivesTheKernel(t *testing.T) {
 	for name, rs := range rulesets() {
 		t.Run(name, func(t *testing.T) {
 			backend := open(t, testutil.NewNS(t, "canonical"))
-			if err := backend.Apply(rs); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, backend.Apply(rs))
 			want, err := nft.CanonicalRules(rs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			got, err := backend.KernelRules()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("written (-), dumped (+):\n%s", diff)
 			}
@@ -130,9 +122,7 @@ func TestCanonicalTellsRulesApart(t *testing.T) {
 	texts := map[string]string{}
 	for _, rs := range rulesets() {
 		rules, err := nft.CanonicalTexts(rs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for canonical, text := range rules {
 			if other, ok := texts[canonical]; ok && other != text {
 				t.Errorf("%q and %q have one canonical form: %s", text, other, canonical)
@@ -160,9 +150,7 @@ func TestNftDuration(t *testing.T) {
 func open(t testing.TB, ns *testutil.NetNS) *nft.Nftables {
 	t.Helper()
 	n, err := nft.Open(ns.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Errorf("close: %v", err)

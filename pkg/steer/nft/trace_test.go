@@ -53,9 +53,7 @@ func TestTraceShowsEachRule(t *testing.T) {
 func TestTraceKnowsNoMore(t *testing.T) {
 	a := trace.Arrangements()[0]
 	cases, err := trace.Cases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, e := range []expr.Any{
 		&expr.Counter{}, &expr.Reject{},
 		&expr.Meta{Key: expr.MetaKeyCPU, Register: 1}, &expr.Socket{Key: expr.SocketKeyMark, Register: 1},

@@ -22,9 +22,7 @@ func kinds() []rules.Kind {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // TestNames: Named finds each back end by the name that state files have.
