@@ -46,6 +46,19 @@ func TestOrderOfStartAndStop(t *testing.T) {
 	})
 }
 
+// An agent of another version may find all pods' tables different.
+func TestLeasesDoNotWaitForPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.tending = time.Minute
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		wantReady(t, n, "while the pods' tables are repaired")
+		pass(w.tending)
+		end()
+	})
+}
+
 func TestNoLeaseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -24,12 +24,14 @@ func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 	if ctx.Err() != nil {
 		return true
 	}
+	// The leases do not wait for the pods: a successor of another version may have a hundred pod tables to repair, which takes seconds, and a
+	// lease of its predecessor lasts for less than one.
+	n.startProbes(s, probes)
 	counts, err := n.Pods.Reconcile(ctx, n.fallback, deep)
 	if ctx.Err() == nil {
 		ok = n.noteFault("pods", err) && ok
 	}
 	n.Recorder.Pods(counts)
-	n.startProbes(s, probes)
 	return ok
 }
 

@@ -46,6 +46,7 @@ type world struct {
 	host    steer.Host   // last host table
 	done    chan struct{}
 	ending  time.Duration // what the server's stop takes
+	tending time.Duration // what a repair of the pods' tables takes
 	asked   func() error  // the result of a query to the upstreams; nil: leases do not depend on it
 	// fromPod is kube-dns's answer to a pod; nil: there is no pod.
 	fromPod  func() error
@@ -244,6 +245,7 @@ func (p worldPods) OptedOut() (out []netip.Addr) {
 	return out
 }
 func (p worldPods) Reconcile(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
+	time.Sleep(p.tending)
 	now := fallback(vip)
 	if now.Lost != "" {
 		return map[string]int{}, p.call("give back: %s", now.Lost)
