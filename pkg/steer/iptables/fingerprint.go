@@ -2,8 +2,7 @@ package iptables
 
 import (
 	"crypto/sha256"
-	"fmt"
-	"slices"
+	"io"
 
 	"golang.org/x/sys/unix"
 
@@ -11,36 +10,35 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// fingerprint returns a digest of the kernel's rules in neardns's chains and in the base chains that jump to them, without
-// counters. While it is the same as after a check that found no difference, no other check is needed. It starts no program,
-// because starting one duplicates this process's sockets until exec. If the agent were killed at that moment, the kernel would
-// still deliver queries to the duplicates, and they would be lost.
-func (b *Iptables) fingerprint(scripts []script) (string, error) {
-	sum := sha256.New()
+// fingerprint has digests of the kernel's rules, without counters: of neardns's chains, and of the base chains that jump to them.
+type fingerprint struct{ own, bases string }
+
+// fingerprint computes the fingerprint. While it is the same as after a check that found no difference, no other check is needed.
+// It starts no program, because starting one duplicates this process's sockets until exec. If the agent were killed at that moment,
+// the kernel would still deliver queries to the duplicates, and they would be lost.
+func (b *Iptables) fingerprint(scripts []script) (fingerprint, error) {
+	own, bases := sha256.New(), sha256.New()
 	for _, s := range scripts {
 		for _, table := range s.tables() {
-			var chains []string
+			to := map[string]io.Writer{}
 			for _, c := range s.in(table) {
-				chains = append(chains, c.name)
+				to[c.name] = own
 				for _, j := range c.from {
-					chains = append(chains, j.base)
+					to[j.base] = bases
 				}
 			}
-			slices.Sort(chains)
-			chains = slices.Compact(chains)
-			fmt.Fprintf(sum, "%s %s\n", s.family(), table)
 			var err error
 			if b.variant == Legacy {
-				err = hostnet.InNetNS(b.nsFD, func() error { return digestLegacy(sum, s.is4, table, chains) })
+				err = hostnet.InNetNS(b.nsFD, func() error { return digestLegacy(to, s.is4, table) })
 			} else {
-				err = nfnetlink.DigestRules(sum, b.nsFD, nfFamily(s.is4), table, chains)
+				err = nfnetlink.DigestRules(to, b.nsFD, nfFamily(s.is4), table)
 			}
 			if err != nil {
-				return "", err
+				return fingerprint{}, err
 			}
 		}
 	}
-	return string(sum.Sum(nil)), nil
+	return fingerprint{own: string(own.Sum(nil)), bases: string(bases.Sum(nil))}, nil
 }
 
 func nfFamily(is4 bool) byte {

@@ -35,13 +35,11 @@ type Iptables struct {
 	checked   time.Time     // when Repair's last check that started programs ended
 	checkTook time.Duration // duration of that check
 	// last is the description that this check wrote or found; "" if it failed. good is the fingerprint of the kernel's rules
-	// then; "" if it is not known, or if they still differed.
-	last, good string
-	sizes      string    // sizes of iptables-legacy's tables when that check last computed the fingerprint
-	compared   time.Time // when the fingerprint was last computed by that check, or found equal to good
-	// printed has the rules of each of our chains as the programs printed them right after last writing it, by script.key. Later
-	// checks compare the whole text: a chain in which another program replaced a rule has the same number of rules.
-	printed map[string][]string
+	// then; zero if it is not known, or if they still differed.
+	last     string
+	good     fingerprint
+	sizes    string    // sizes of iptables-legacy's tables when that check last computed the fingerprint
+	compared time.Time // when the fingerprint was last computed by that check, or found equal to good
 
 	tried  sync.Mutex // guards the field below
 	routes *bool      // whether the kernel has the match rpfilter; nil if not tried yet
@@ -101,18 +99,24 @@ func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	return render(rs, routes)
 }
 
-// Apply makes the chains equal to rs. If they already are, it changes nothing. A chain is always complete or absent.
+// Apply makes the chains equal to rs. It does not write a table whose chains have the stamps of rs and as many rules. A chain is
+// always complete or absent.
 func (b *Iptables) Apply(rs steer.Ruleset) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, err := b.repair(rs)
+	scripts, err := b.render(rs)
+	if err != nil {
+		return err
+	}
+	b.last, b.good = "", fingerprint{}
+	_, _, err = b.repair(scripts, false)
 	return err
 }
 
 // Repair is Apply, and also returns the differences that it found, as Verify reports them. While the kernel's rules are the
 // ones that the last check found correct, it starts no program. If a check ended too short a time ago, Repair postpones the next
-// one and returns nil; Watch then ticks again. In its first call, and after one that failed, it first rewrites a host's existing
-// chains, because it has to know how the programs print them.
+// one and returns nil; Watch then ticks again. It writes all tables if it does not know that the rules of neardns's chains are as
+// it wrote them: in its first call, after one that failed, and after another program changed such a rule.
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
@@ -121,31 +125,30 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if key == b.last {
+	same, good := key == b.last, b.good
+	if same {
 		if b.unchanged(scripts) {
 			return nil, b.restrictLists()
 		} else if b.checkedRecently() {
 			b.postponed.Store(true)
 			return nil, nil
 		}
-	} else if _, ok := rs.(steer.Host); ok && b.last == "" {
-		b.printed = nil
-		if err := b.rewriteUnknown(scripts); err != nil {
-			return nil, err
-		}
 	}
 	begun := time.Now()
 	b.postponed.Store(false)
-	b.last, b.good = "", ""
+	b.last, b.good = "", fingerprint{}
 	// Take the fingerprint before the check, so that a change after it is found the next time.
 	now := b.takeFingerprint(scripts)
-	drift, err = b.repair(rs)
+	drift, wrote, err := b.repair(scripts, good.own == "" || now.own != good.own)
 	b.checked, b.checkTook = time.Now(), time.Since(begun)
 	if err != nil {
 		return drift, err
 	}
+	if len(drift) == 0 && same && good.own != "" && now.own != "" && now.own != good.own {
+		drift = []string{"a rule of neardns's chains was replaced"}
+	}
 	b.last = key
-	if len(drift) > 0 {
+	if wrote {
 		now = b.takeFingerprint(scripts)
 		if again, err := b.drift(scripts); err != nil || len(again) > 0 {
 			return drift, nil //nolint:nilerr // without a good fingerprint, programs are started each time
@@ -155,8 +158,8 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	return drift, nil
 }
 
-// takeFingerprint returns the fingerprint of the kernel's rules, "" if it is not known, and stores the time and the tables' sizes.
-func (b *Iptables) takeFingerprint(scripts []script) string {
+// takeFingerprint returns the fingerprint of the kernel's rules, zero if it is not known, and stores the time and the tables' sizes.
+func (b *Iptables) takeFingerprint(scripts []script) fingerprint {
 	b.sizes, _ = b.tableSizes()
 	now, _ := b.fingerprint(scripts)
 	b.compared = time.Now()
@@ -168,7 +171,7 @@ func (b *Iptables) takeFingerprint(scripts []script) string {
 // compares only their sizes.
 func (b *Iptables) unchanged(scripts []script) bool {
 	sizes, err := b.tableSizes()
-	if err != nil || b.good == "" || sizes != b.sizes {
+	if err != nil || b.good.own == "" || sizes != b.sizes {
 		return false
 	}
 	if b.variant == Legacy && time.Since(b.compared) < checkEvery-time.Second {
@@ -182,75 +185,31 @@ func (b *Iptables) unchanged(scripts []script) bool {
 	return true
 }
 
-// repair writes the tables that differ, and stores how the programs print them. The caller has locked mu.
-func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
-	scripts, err := b.render(rs)
-	if err != nil {
-		return nil, err
-	}
+// repair writes the tables that differ, or all. The caller has locked mu.
+func (b *Iptables) repair(scripts []script, all bool) (drift []string, wrote bool, err error) {
 	for _, s := range scripts {
 		have, err := b.readTables(s)
 		if err != nil {
-			return drift, err
+			return drift, wrote, err
 		}
-		items, tables := s.drift(have, b.printed)
-		if len(items) == 0 {
+		items, tables := s.drift(have)
+		if all {
+			tables = s.tables()
+		}
+		if len(tables) == 0 {
 			continue
 		}
-		drift = append(drift, items...)
-		if err := b.write(s, tables, have); err != nil {
-			return drift, err
+		drift, wrote = append(drift, items...), true
+		// The program stops at the first table that is refused, so a table is never written without those that it relies on.
+		text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
+		if err := b.restore(s.is4, text); err != nil {
+			return drift, wrote, err
+		}
+		if err := b.restrictLists(); err != nil {
+			return drift, wrote, err
 		}
 	}
-	return drift, nil
-}
-
-// write writes some tables of a script, and stores how the programs print them.
-func (b *Iptables) write(s script, tables []string, have map[string]tableRules) error {
-	// The program stops at the first table that is refused, so a table is never written without those that it relies on.
-	text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
-	if err := b.restore(s.is4, text); err != nil {
-		return err
-	}
-	if err := b.restrictLists(); err != nil {
-		return err
-	}
-	now, err := b.readTables(s)
-	if err != nil {
-		return err
-	}
-	if b.printed == nil {
-		b.printed = map[string][]string{}
-	}
-	for _, c := range s.chains {
-		if slices.Contains(tables, c.table) && c.differs(now[c.table], nil) == "" {
-			b.printed[s.key(c)] = now[c.table][c.name]
-		}
-	}
-	return nil
-}
-
-// rewriteUnknown writes every table again that already has one of our chains, because it is not known how the programs print
-// those.
-func (b *Iptables) rewriteUnknown(scripts []script) error {
-	for _, s := range scripts {
-		have, err := b.readTables(s)
-		if err != nil {
-			return err
-		}
-		var tables []string
-		for _, table := range s.tables() {
-			if slices.ContainsFunc(s.in(table), func(c chain) bool { return len(have[table][c.name]) > 0 }) {
-				tables = append(tables, table)
-			}
-		}
-		if len(tables) > 0 {
-			if err := b.write(s, tables, have); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return drift, wrote, nil
 }
 
 // drift describes how the kernel's chains differ from the scripts.
@@ -260,7 +219,7 @@ func (b *Iptables) drift(scripts []script) (items []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		more, _ := s.drift(have, b.printed)
+		more, _ := s.drift(have)
 		items = append(items, more...)
 	}
 	return items, nil
@@ -270,7 +229,7 @@ func (b *Iptables) drift(scripts []script) (items []string, err error) {
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.last, b.printed = "", nil
+	b.last, b.good = "", fingerprint{}
 	var errs []error
 	for _, variant := range Variants() {
 		errs = append(errs, b.remove(variant))

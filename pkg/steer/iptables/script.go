@@ -48,8 +48,8 @@ const (
 func (c chain) jumpRule() string { return "-j " + c.name }
 
 // stampPrefix begins the comments of counting rules, which have a counter's name, and the comment of each chain's first rule.
-// That rule has no effect; its comment contains a digest of the other rules. The text of printed rules differs from what was
-// written, and between versions, so it can only be compared with what the same program printed before.
+// That rule has no effect; its comment contains a digest of the other rules, as they were written: each version of the programs
+// prints them in other words.
 const stampPrefix = "neardns:"
 
 func (c chain) stamp() string {
@@ -138,24 +138,8 @@ func parse(text string) tableRules {
 	return have
 }
 
-// key returns a text that identifies a chain, whatever its rules, and its IP family.
-func (s script) key(c chain) string { return s.family() + " " + c.table + " " + c.name }
-
-// verdictOf returns a rule's -j or -g and its target, without the target's options, which some versions of iptables print in other
-// words.
-func verdictOf(rule string) string {
-	for _, option := range []string{" -j ", " -g "} {
-		if i := strings.LastIndex(" "+rule, option); i >= 0 {
-			word, _, _ := strings.Cut((" " + rule)[i+len(option):], " ")
-			return option + word
-		}
-	}
-	return ""
-}
-
-// differs describes how the kernel's chain differs from c, or returns "". printed is how the program printed the chain right
-// after it was written. If that is not known (nil), only the stamp, the number of rules and their verdicts are compared.
-func (c chain) differs(have tableRules, printed []string) string {
+// differs describes how the kernel's chain differs from c in its stamp or its number of rules, or returns "".
+func (c chain) differs(have tableRules) string {
 	rules, ok := have[c.name]
 	switch {
 	case !ok:
@@ -164,12 +148,6 @@ func (c chain) differs(have tableRules, printed []string) string {
 		return "chain " + c.name + " has other rules"
 	case len(rules) != len(c.rules)+1:
 		return fmt.Sprintf("chain %s has %d rules, not %d", c.name, len(rules), len(c.rules)+1)
-	}
-	for i, rule := range rules {
-		switch {
-		case len(printed) == len(rules) && rule != printed[i], len(printed) != len(rules) && i > 0 && verdictOf(rule) != verdictOf(c.rules[i-1]):
-			return fmt.Sprintf("rule %d of chain %s differs", i+1, c.name)
-		}
 	}
 	return ""
 }
@@ -192,7 +170,7 @@ func (c chain) place(have tableRules, j jump) placing {
 }
 
 // drift describes how the kernel's chains differ from the script, and lists the tables with differences.
-func (s script) drift(have map[string]tableRules, printed map[string][]string) (items, tables []string) {
+func (s script) drift(have map[string]tableRules) (items, tables []string) {
 	add := func(table, item string) {
 		items = append(items, fmt.Sprintf("%s %s: %s", s.family(), table, item))
 		if !slices.Contains(tables, table) {
@@ -200,7 +178,7 @@ func (s script) drift(have map[string]tableRules, printed map[string][]string) (
 		}
 	}
 	for _, c := range s.chains {
-		if d := c.differs(have[c.table], printed[s.key(c)]); d != "" {
+		if d := c.differs(have[c.table]); d != "" {
 			add(c.table, d)
 		}
 		for _, j := range c.from {

@@ -25,7 +25,7 @@ func (b *Iptables) anyUDPRule(matches func(rule string) bool) (bool, error) {
 }
 
 // Verify returns nil if the chains are as rs describes them. If they differ, the error is a *steer.DriftError that names the
-// differences. If this process did not write the chains, Verify does not compare the rules' matches (see chain.differs).
+// differences. It compares the chains' stamps and numbers of rules (see chain.differs), not each rule.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
 	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If the kernel has it and there are no
 	// detours, the existing rules use it.

@@ -248,13 +248,13 @@ func nameIn(field []byte) string {
 	return string(name)
 }
 
-// digestLegacy writes the rules of some chains of a table, in the calling thread's netns, to a hash, so that equal rules give
-// the same digest.
-func digestLegacy(to io.Writer, is4 bool, table string, chains []string) error {
+// digestLegacy writes the rules of some chains of a table, in the calling thread's netns, to these chains' hashes, so that equal
+// rules give the same digest.
+func digestLegacy(to map[string]io.Writer, is4 bool, table string) error {
 	_, t, err := readLegacy(is4, table, false)
 	for _, r := range t.rules {
-		if slices.Contains(chains, r.chain) {
-			_, _ = fmt.Fprintf(to, "%s %s %x\n", r.chain, r.target, r.entry) // a hash never fails
+		if w, ok := to[r.chain]; ok {
+			_, _ = fmt.Fprintf(w, "%s %s %s %x\n", table, r.chain, r.target, r.entry) // a hash never fails
 		}
 	}
 	return err

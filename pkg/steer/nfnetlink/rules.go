@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,29 +122,38 @@ func ReadRule(data []byte) (table, chain string, exprs []string, err error) {
 	return table, chain, exprs, err
 }
 
-// DigestRules writes the rules of the named chains to a hash, without their packet counts, so that equal rules give the same
-// digest.
-func DigestRules(to io.Writer, nsFD int, family byte, table string, chains []string) error {
+// DigestRules writes the rules of some chains, as the kernel reports their expressions but without packet counts, to these chains'
+// hashes, so that equal rules give the same digest.
+func DigestRules(to map[string]io.Writer, nsFD int, family byte, table string) error {
 	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // only read
-	for _, chain := range chains {
+	for _, chain := range slices.Sorted(maps.Keys(to)) {
 		what := "list rules of " + chain
 		replies, err := Request(conn, family, what, unix.NFT_MSG_GETRULE, netlink.Dump,
 			Named(unix.NFTA_RULE_TABLE, table), Named(unix.NFTA_RULE_CHAIN, chain))
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(to, "%s %d\n", chain, len(replies)) // a hash never fails
+		_, _ = fmt.Fprintf(to[chain], "%s %s %d\n", table, chain, len(replies)) // a hash never fails
 		for _, m := range replies {
-			_, _, exprs, err := ReadRule(m.Data)
-			if err != nil {
+			if err := hostnet.Each(m.Data, HeaderSize, func(dec *netlink.AttributeDecoder) {
+				if dec.Type() != unix.NFTA_RULE_EXPRESSIONS {
+					return
+				}
+				dec.Nested(func(list *netlink.AttributeDecoder) error {
+					for list.Next() {
+						if e := list.Bytes(); !bytes.HasPrefix(e[min(unix.NLA_HDRLEN, len(e)):], []byte("counter\x00")) {
+							_, _ = fmt.Fprintf(to[chain], "%x\n", e)
+						}
+					}
+					return nil
+				})
+			}); err != nil {
 				return fmt.Errorf("%s: %w", what, err)
 			}
-			exprs = slices.DeleteFunc(exprs, func(e string) bool { return strings.HasPrefix(e, "counter(") })
-			_, _ = fmt.Fprintf(to, "%q\n", exprs)
 		}
 	}
 	return nil
