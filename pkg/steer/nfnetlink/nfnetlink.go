@@ -1,8 +1,7 @@
 // Package nfnetlink reads nf_tables rules and events from the kernel over netlink, for both back ends, because iptables-nft
 // writes its rules into nf_tables, too.
 //
-// It guarantees that equal rules have the same text, whichever kernel version wrote them, and that a dump which the kernel
-// reports as interrupted is an error. It changes no rule.
+// It guarantees that a dump which the kernel reports as interrupted is an error. It changes no rule.
 //
 // On failure it returns an error. An object that does not exist is no error: the result is then empty.
 package nfnetlink

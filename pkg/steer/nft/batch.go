@@ -210,17 +210,23 @@ func (b *batch) addRule(chain string, r rule) {
 	a := attributes{data: append(make([]byte, 0, 1024), nfnetlink.Header(inet, 0)...)}
 	a.text(unix.NFTA_RULE_TABLE, b.tableName())
 	a.text(unix.NFTA_RULE_CHAIN, chain)
-	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
-		for _, o := range r.ops {
-			a.nest(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, func() {
-				if err := o.write(&a); err != nil {
-					b.err = errors.Join(b.err, fmt.Errorf("encode rule %s %s: %w", chain, r, err))
-				}
-			})
-		}
-	})
+	begin := len(a.data)
+	if err := r.write(&a); err != nil {
+		b.err = errors.Join(b.err, fmt.Errorf("encode rule %s %s: %w", chain, r, err))
+	}
+	a.bytes(unix.NFTA_RULE_USERDATA, digest(a.data[begin:]))
 	b.message("add rule "+chain, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
 	b.names[len(b.names)-1].rule = r
+}
+
+// write appends the rule's expressions.
+func (r rule) write(a *attributes) (err error) {
+	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
+		for _, o := range r.ops {
+			a.nest(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, func() { err = errors.Join(err, o.write(a)) })
+		}
+	})
+	return err
 }
 
 func (o op) write(a *attributes) error {

@@ -115,7 +115,7 @@ func compareChain(c chain, have loaded) []string {
 		if i >= len(h.rules) {
 			return []string{fmt.Sprintf("chain %s lacks rule %d: %s", c.name, i+1, r)}
 		}
-		if want, err := r.canonical(); err != nil || h.rules[i] != want {
+		if want, err := r.digest(); err != nil || h.rules[i] != want {
 			return []string{fmt.Sprintf("chain %s, rule %d is not: %s", c.name, i+1, r)}
 		}
 	}

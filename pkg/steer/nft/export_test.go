@@ -100,41 +100,23 @@ func (c chain) listing() string {
 	return b.String()
 }
 
-// CanonicalRules are a description's rules in canonical form, by chain.
-func CanonicalRules(rs steer.Ruleset) (map[string][]string, error) {
-	out := map[string][]string{}
-	for _, c := range render(rs).chains {
-		for _, r := range c.rules {
-			text, err := r.canonical()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.text(), err)
-			}
-			out[c.name] = append(out[c.name], text)
-		}
-	}
-	return out, nil
-}
-
-// CanonicalTexts maps the canonical form of each rule to its text.
-func CanonicalTexts(rs steer.Ruleset) (map[string]string, error) {
+// DigestedTexts maps the digest of each rule to its text.
+func DigestedTexts(rs steer.Ruleset) (map[string]string, error) {
 	out := map[string]string{}
 	for _, c := range render(rs).chains {
 		for _, r := range c.rules {
-			canonical, err := r.canonical()
+			sum, err := r.digest()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", r.text(), err)
 			}
-			if other, ok := out[canonical]; ok && other != r.text() {
-				return nil, fmt.Errorf("%q and %q have one canonical form", r.text(), other)
+			if other, ok := out[sum]; ok && other != r.text() {
+				return nil, fmt.Errorf("%q and %q have one digest", r.text(), other)
 			}
-			out[canonical] = r.text()
+			out[sum] = r.text()
 		}
 	}
 	return out, nil
 }
-
-// KernelRules are the rules of our table as the kernel dumps them, in canonical form.
-func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules() }
 
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }
@@ -153,6 +135,9 @@ func RuleMessages(rs steer.Ruleset) [][]byte {
 	}
 	return out
 }
+
+// ReadRule is readRule.
+func ReadRule(data []byte) (chain, userData string, err error) { return readRule(data) }
 
 // Touches is changesTable for the messages of one read.
 func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }

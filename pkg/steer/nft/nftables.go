@@ -1,5 +1,5 @@
 // Package nft writes and reads neardns's packet rules with nftables. It turns a steer.Ruleset into a table, writes it in one
-// transaction, and compares the kernel's table with it by the rules' meaning, not their text.
+// transaction, and compares the kernel's table with it, rules by the digests that they carry (digest.go).
 //
 // It guarantees that it changes only the table "inet neardns" in the netns that it was opened for.
 //
