@@ -66,13 +66,13 @@ func fromEarlier(t *testing.T, o node.Options, earlier node.Build) {
 	}
 }
 
-// changed applies a build over another under load: each query is answered, by the cache, and the agent has taken over from the one
-// before it. It knows all pods that were steered, and the plugin steers a new one, whose file both can read.
+// changed applies a build over another under load: each query is answered, after an upgrade by the cache, and the agent has taken over from
+// the one before it. It knows all pods that were steered, and the plugin steers a new one, whose file both can read.
 func (s *suite) changed(to node.Build, newPod string, steered *float64) {
 	s.t.Helper()
 	y := s.underLoad(s.loaded, func() { s.must(s.InstallBuild(s.t.Context(), to, s.Proxy)) })
 	s.wantMissed(y, 0)
-	if y.Direct > 0 {
+	if y.Direct > 0 && to == s.Own() { // a build from before TestLeasesDoNotWaitForPods repairs the pods' tables before it renews a lease
 		s.t.Errorf("%d of %d questions went to kube-dns\n%s", y.Direct, y.Sent, s.kubectl("-n", "kube-system", "logs", "daemonset/neardns", "-c", "agent"))
 	}
 	if got := s.metric(`neardns_handovers_total{result="taken"}`); got != 1 {
