@@ -30,7 +30,7 @@ func TestEarlier(t *testing.T) {
 
 func fromEarlier(t *testing.T, o node.Options, earlier node.Build) {
 	t.Helper()
-	s := &suite{Node: start(t, o), t: t}
+	s := &suite{Node: start(t, o), load: usual, t: t}
 	was := s.testBare(t)
 	if t.Failed() {
 		return
