@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
+
+	"github.com/miekg/dns"
 )
 
 // FreePort chooses from these ports. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so no client gets one of
@@ -74,4 +77,22 @@ func ListenBoth(t TB) (*net.TCPListener, *net.UDPConn) {
 	}
 	t.Fatalf("no port is free for UDP and TCP: %v", err)
 	return nil, nil
+}
+
+// ServeBoth serves on one port of 127.0.0.1 over TCP and UDP until the end of the test, which waits for what handle still does.
+func ServeBoth(t TB, handle dns.HandlerFunc) (address string) {
+	t.Helper()
+	tcp, udp := ListenBoth(t)
+	for _, s := range []*dns.Server{{Listener: tcp}, {PacketConn: udp}} {
+		ready, ended := make(chan struct{}), make(chan error, 1)
+		s.Handler, s.NotifyStartedFunc, s.MaxTCPQueries = handle, func() { close(ready) }, -1
+		s.IdleTimeout = func() time.Duration { return time.Hour } // long connections are the client's to close
+		go func() { ended <- s.ActivateAndServe() }()
+		<-ready
+		t.Cleanup(func() {
+			_ = s.Shutdown()
+			Must(t, <-ended)
+		})
+	}
+	return tcp.Addr().String()
 }

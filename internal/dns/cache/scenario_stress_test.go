@@ -66,7 +66,8 @@ func right(q, m *dns.Msg) error {
 // TestScenarioStress sends queries from many goroutines for the same and for different names, with and without sockets, while the
 // configuration is reloaded and snapshots are taken. Every answer must be the one to its query, and no goroutine may be left.
 func TestScenarioStress(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // behind the other cleanups
 	const clients, rounds = 16, 600
 	p := contender().open(t, nil, answers.Boot{})
 	up := new(counting)
@@ -83,9 +84,11 @@ func TestScenarioStress(t *testing.T) {
 		return err
 	}
 	testutil.Must(t, load(blocks[0]))
-	stop, addr := listen(t, &server)
-	defer stop()
-	before := panics(t)
+	addr := testutil.ServeBoth(t, func(w dns.ResponseWriter, r *dns.Msg) {
+		at := server.Load()
+		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)
+	})
+	caught := panics(t)
 
 	errs := make(chan error, clients+2)
 	var asking, beside sync.WaitGroup
@@ -163,42 +166,11 @@ func TestScenarioStress(t *testing.T) {
 	for err := range errs {
 		t.Error(err)
 	}
-	if now := panics(t); now != before {
-		t.Errorf("%.0f panics", now-before)
+	if now := panics(t); now != caught {
+		t.Errorf("%.0f panics", now-caught)
 	}
 	if up.asked.Load() >= clients*rounds {
 		t.Errorf("%d questions to the upstream for %d of clients: nothing was cached", up.asked.Load(), clients*rounds)
 	}
 	t.Logf("%d questions, %d of them to the upstream", clients*rounds, up.asked.Load())
-}
-
-// listen serves on sockets of the loopback address, UDP and TCP on one port.
-func listen(t *testing.T, to *atomic.Pointer[dnsserver.Server]) (stop func(), addr string) {
-	t.Helper()
-	tcp, udp := testutil.ListenBoth(t)
-	addr = tcp.Addr().String()
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
-		at := to.Load()
-		at.ServeDNS(context.WithValue(context.Background(), dnsserver.Key{}, at), w, r)
-	})
-	servers := []*dns.Server{{Listener: tcp, Handler: handler}, {PacketConn: udp, Handler: handler}}
-	var serving sync.WaitGroup
-	for _, s := range servers {
-		ready := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(ready) }
-		serving.Go(func() {
-			if err := s.ActivateAndServe(); err != nil {
-				t.Error(err)
-			}
-		})
-		<-ready
-	}
-	return func() {
-		for _, s := range servers {
-			if err := s.Shutdown(); err != nil {
-				t.Error(err)
-			}
-		}
-		serving.Wait()
-	}, addr
 }

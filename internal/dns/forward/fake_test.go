@@ -3,7 +3,6 @@ package forward
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -37,7 +36,6 @@ type fake struct {
 
 	mu    sync.Mutex // guards conns
 	conns map[net.Conn]bool
-	wg    sync.WaitGroup // the goroutines of a server on loopback
 }
 
 // A fake serves UDP, TCP or both.
@@ -60,17 +58,12 @@ func newFake(t testing.TB, on int, answer func(q *dns.Msg, stream bool) *dns.Msg
 // newSocketFake is a server on loopback.
 func newSocketFake(t testing.TB, answer func(q *dns.Msg, stream bool) *dns.Msg) *fake {
 	t.Helper()
-	f := &fake{t: t, conns: map[net.Conn]bool{}}
+	f := &fake{t: t}
 	f.answer.Store(&answer)
-	l, pc := testutil.ListenBoth(t)
-	f.addr = l.Addr().String()
-	f.wg.Go(func() { f.serveUDP(pc) })
-	f.wg.Go(func() { f.serveTCP(l) })
-	t.Cleanup(func() {
-		pc.Close()
-		l.Close()
-		f.closeStreams()
-		f.wg.Wait()
+	f.addr = testutil.ServeBoth(t, func(w dns.ResponseWriter, q *dns.Msg) {
+		if m := f.reply(q, w.RemoteAddr().Network() == "tcp"); m != nil {
+			_ = w.WriteMsg(m)
+		}
 	})
 	return f
 }
@@ -124,36 +117,6 @@ func (f *fake) reply(q *dns.Msg, stream bool) *dns.Msg {
 		f.asked[index(stream)].Add(1)
 	}
 	return (*f.answer.Load())(q, stream)
-}
-
-func (f *fake) serveUDP(pc net.PacketConn) {
-	buf := make([]byte, 65535)
-	for {
-		n, from, err := pc.ReadFrom(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		q := new(dns.Msg)
-		if err != nil || q.Unpack(buf[:n]) != nil {
-			continue
-		}
-		f.wg.Go(func() {
-			if m := f.reply(q, false); m != nil {
-				wire, _ := m.Pack()
-				pc.WriteTo(wire, from)
-			}
-		})
-	}
-}
-
-func (f *fake) serveTCP(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		f.wg.Go(func() { f.serveStream(c) })
-	}
 }
 
 func (f *fake) serveStream(c net.Conn) {

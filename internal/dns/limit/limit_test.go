@@ -275,14 +275,3 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations for a question that is shed", n)
 	}
 }
-
-func BenchmarkGate(b *testing.B) {
-	g := New(1 << 20)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			if g.enter(pod(1)) == admitted {
-				g.leave(pod(1))
-			}
-		}
-	})
-}

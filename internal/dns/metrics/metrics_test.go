@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -146,33 +145,4 @@ func TestSetup(t *testing.T) {
 		}
 	}
 	t.Error("coredns_build_info is missing")
-}
-
-func BenchmarkServeDNS(b *testing.B) {
-	answer := new(dns.Msg)
-	answer.SetQuestion("a.example.org.", dns.TypeA)
-	answer.Response = true
-	backend := plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, _ *dns.Msg) (int, error) {
-		return dns.RcodeSuccess, w.WriteMsg(answer)
-	})
-	theirs := stock.New("127.0.0.1:0")
-	theirs.Next = backend
-	theirs.AddZone("example.org.")
-	for name, h := range map[string]plugin.Handler{
-		"coredns": theirs,
-		"neardns": &Metrics{zones: []string{"example.org."}, next: backend},
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: fmt.Sprintf("dns://%s:53", name)})
-			w := &writer{addr: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}}
-			r := new(dns.Msg)
-			r.SetQuestion("a.example.org.", dns.TypeA)
-			for b.Loop() {
-				if _, err := h.ServeDNS(ctx, w, r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

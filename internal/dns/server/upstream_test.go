@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,33 +52,20 @@ func TestMain(m *testing.M) {
 // upstream is a DNS server whose answers the test writes.
 type upstream struct {
 	addr string
-	udp  atomic.Int64 // queries
-	tcp  atomic.Int64
+	tcp  atomic.Int64 // queries
 }
 
 func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	t.Helper()
 	u := new(upstream)
-	port := testutil.FreePort(t, "127.0.0.1")
-	u.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port)))
-	for network, count := range map[string]*atomic.Int64{"udp": &u.udp, "tcp": &u.tcp} {
-		started := make(chan struct{})
-		failed := make(chan error, 1)
-		srv := &mdns.Server{Net: network, Addr: u.addr, NotifyStartedFunc: func() { close(started) },
-			Handler: mdns.HandlerFunc(func(w mdns.ResponseWriter, q *mdns.Msg) {
-				count.Add(1)
-				if m := answer(q); m != nil {
-					w.WriteMsg(m)
-				}
-			})}
-		go func() { failed <- srv.ListenAndServe() }()
-		select {
-		case <-started:
-		case err := <-failed:
-			t.Fatal(err)
+	u.addr = testutil.ServeBoth(t, func(w mdns.ResponseWriter, q *mdns.Msg) {
+		if w.RemoteAddr().Network() == "tcp" {
+			u.tcp.Add(1)
 		}
-		t.Cleanup(func() { srv.Shutdown(); <-failed })
-	}
+		if m := answer(q); m != nil {
+			_ = w.WriteMsg(m)
+		}
+	})
 	return u
 }
 

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -126,26 +125,6 @@ func TestAcceptNoProgram(t *testing.T) {
 		_, err := EnsureAccepts(addresses(), false)
 		if err == nil || !strings.Contains(err.Error(), "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself") {
 			t.Errorf("without a program: %v", err)
-		}
-	})
-}
-
-// BenchmarkPolicies measures DropPolicies on a node whose kube-proxy has very many chains.
-func BenchmarkPolicies(b *testing.B) {
-	testutil.RequireRoot(b)
-	ns := testutil.NewNS(b, "accept")
-	var load strings.Builder
-	load.WriteString("add table ip nat\nadd table ip filter\nadd chain ip filter INPUT { type filter hook input priority 0; policy drop; }\n")
-	for i := range 20000 {
-		fmt.Fprintf(&load, "add chain ip nat KUBE-SVC-%d\n", i)
-	}
-	ns.RunInput(load.String(), "nft", "-f", "-")
-	ns.Do(func() {
-		for b.Loop() {
-			if got, err := DropPolicies(false); err != nil || len(got) != 1 {
-				b.Errorf("policies %v, %v", got, err)
-				return
-			}
 		}
 	})
 }

@@ -125,7 +125,7 @@ func TestWatch(t *testing.T) {
 
 func sorted(text string) []string { return slices.Sorted(strings.Lines(text)) }
 
-// TestRemove: afterwards the node is as before.
+// TestRemove: afterwards, and after Supported, the node is as before.
 func TestRemove(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
@@ -135,6 +135,10 @@ func TestRemove(t *testing.T) {
 			t.Errorf("on a new node: %v, %v", present, err)
 		}
 		must(t, b.Remove())
+		must(t, b.Supported())
+		if left := dump(ns); strings.Contains(left, "NEARDNS") || strings.Contains(left, "NODE-LOCAL") {
+			t.Errorf("left:\n%s", left)
+		}
 		ns.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
 		before := dump(ns)
 		redirects, err := steer.Complete([]steer.Redirect{{ClusterDNS: addr("10.96.0.10")}, {ClusterDNS: addr("fd00:96::a")}})
@@ -151,18 +155,6 @@ func TestRemove(t *testing.T) {
 		}
 		if present, err := b.Present(); err != nil || present {
 			t.Errorf("after removal: %v, %v", present, err)
-		}
-	})
-}
-
-// TestSupported: this kernel supports the rules, and Supported leaves nothing behind.
-func TestSupported(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		testutil.RequireRoot(t)
-		ns := testutil.NewNS(t, "host")
-		must(t, open(t, ns, variant).Supported())
-		if left := dump(ns); strings.Contains(left, "NEARDNS") || strings.Contains(left, "NODE-LOCAL") {
-			t.Errorf("left:\n%s", left)
 		}
 	})
 }

@@ -96,21 +96,6 @@ func TestSameSourcePort(t *testing.T) {
 	}
 }
 
-// TestUplink sends queries from the segment next to the node: also under a lease, kube-dns answers them, and never the cache.
-func TestUplink(t *testing.T) {
-	r := newRig(t, iptables.NFT)
-	r.Listen()
-	r.Renew()
-	steering := r.Ours()[0]
-	r.Node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.Node.HostAddrs()[0].String())
-	r.Want("KUBEDNS", r.Node.Neighbour, "from the node's network", netip.AddrPortFrom(steering, 53))
-	counters, err := r.rules.Counters()
-	must(t, err)
-	if counters[steer.CounterUplink].Packets == 0 {
-		t.Errorf("not counted: %v", counters)
-	}
-}
-
 // TestDropPolicy gives the base chains of the host's table filter the policy DROP.
 func TestDropPolicy(t *testing.T) {
 	const variant = iptables.Legacy

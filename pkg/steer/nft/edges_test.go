@@ -12,48 +12,9 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// Pods whose packets do not meet the host's netfilter must not be steered, and Way gives the reason. (No pod may be steered either
-// where nothing translates the cluster DNS address: see TestProber.)
-func TestPodsOutOfReach(t *testing.T) {
-	testutil.RequireRoot(t)
-	for _, c := range []struct {
-		attach testutil.Attach
-		reason string // "": steered
-	}{
-		{testutil.PTP, ""}, {testutil.BridgeCNI, ""}, {testutil.ProxyARP, ""},
-		{testutil.MACVLAN, "leaves by eth0, a macvlan link, not by a veth into this host"},
-		{testutil.Elsewhere, "the peer of eth0 is not in this host's netns"},
-	} {
-		t.Run(string(c.attach), func(t *testing.T) {
-			r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: c.attach})
-			pod := r.Pod("pod")
-			for _, d := range r.Host.Redirects {
-				entry, err := hostnet.Way(pod.FD(), r.Node.Host.FD(), d.ClusterDNS)
-				var way *hostnet.WayError
-				switch {
-				case c.reason == "" && err != nil:
-					t.Errorf("%s: %v", d, err)
-				case c.reason != "" && (!errors.As(err, &way) || !strings.Contains(way.Reason, c.reason)):
-					t.Errorf("%s: %v, want a *WayError with %q", d, err, c.reason)
-				case c.reason == "" && entry != pod.HostInterface && entry != "cni0":
-					t.Errorf("%s: enters the host by %q", d, entry)
-				}
-			}
-			r.Want("KUBEDNS", pod.NetNS, "left alone", r.ClusterDNS()...)
-			if c.reason == "" {
-				return
-			}
-			// This is why Way exists: if such a pod were steered, it would have no DNS.
-			r.Steer(pod.NetNS)
-			r.WantNone(pod.NetNS, "steered all the same", r.ClusterDNS()...)
-		})
-	}
-}
 
 // Answers over UDP beyond the MTU reach a pod without conntrack, by the agent and by the fallback, in both families.
 func TestLargeAnswersWithoutConntrack(t *testing.T) {

@@ -3,7 +3,6 @@ package nft_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,22 +11,27 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// node is a namespace with the addresses on a link, as the agent keeps them, and a host table.
-func node(t testing.TB, h steer.Host) (*testutil.NetNS, *nft.Nftables) {
+// linked is a namespace with the addresses on a link, as the agent keeps them.
+func linked(t testing.TB) (*testutil.NetNS, *nft.Nftables) {
 	t.Helper()
 	ns := testutil.NewNS(t, "node")
 	ns.Bridge("neardns0")
 	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
 		ns.AddAddr("neardns0", testutil.Host(a))
 	}
-	backend := open(t, ns)
+	return ns, open(t, ns)
+}
+
+// node is linked, with a host table.
+func node(t testing.TB, h steer.Host) (*testutil.NetNS, *nft.Nftables) {
+	t.Helper()
+	ns, backend := linked(t)
 	must(t, backend.Apply(h))
 	return ns, backend
 }
@@ -219,71 +223,6 @@ func TestLeaseOfAnAbsentAddress(t *testing.T) {
 	}
 	if got := holding(t, backend); len(got) != 0 {
 		t.Errorf("leases %v", got)
-	}
-}
-
-// No datagram without the secret renews a lease: none from a pod, and none from the host without neardns's mark. With the secret and the
-// mark, no user but root can renew one.
-func TestLeaseIsNobodyElses(t *testing.T) {
-	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = time.Minute
-	ns, backend := node(t, h)
-	pod := testutil.NewNS(t, "pod")
-	testutil.VethPair(t, ns, "pod0", pod, "eth0")
-	for _, p := range []struct {
-		ns     *testutil.NetNS
-		link   string
-		prefix string
-	}{{ns, "pod0", "10.244.0.1/24"}, {pod, "eth0", "10.244.0.2/24"}, {ns, "pod0", "fd00:244::1/64"}, {pod, "eth0", "fd00:244::2/64"}} {
-		p.ns.AddAddr(p.link, netip.MustParsePrefix(p.prefix))
-	}
-	pod.AddRoute(testutil.DefaultRoute(addr("10.244.0.1")), addr("10.244.0.1"), "eth0")
-	pod.AddRoute(testutil.DefaultRoute(addr("fd00:244::1")), addr("fd00:244::1"), "eth0")
-	try := func(from *testutil.NetNS, mark int) {
-		for _, to := range []netip.Addr{redirect4.Steering, redirect6.Steering} {
-			for _, port := range []uint16{17, 6, 117, 106} {
-				from.Do(func() {
-					c, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
-					must(t, err)
-					defer func() { _ = c.Close() }()
-					raw, err := c.(*net.UDPConn).SyscallConn()
-					must(t, err)
-					must(t, raw.Control(func(fd uintptr) {
-						if mark != 0 {
-							must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark))
-						}
-					}))
-					_, _ = c.Write(nil)
-				})
-			}
-		}
-	}
-	try(pod, steer.Mark)
-	try(pod, 0)
-	try(ns, 0)
-	try(ns, 1)
-	ns.Do(func() { // another user, with the mark: the rule compares the user who opened the socket
-		const nobody = 65534
-		uid, err := unix.SetfsuidRetUid(nobody)
-		must(t, err)
-		l, err := steer.OpenLease(testSecret)
-		_, _ = unix.SetfsuidRetUid(uid)
-		must(t, err)
-		defer func() { _ = l.Close() }()
-		if err := l.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
-			t.Errorf("another user's renewal: %v", err)
-		}
-	})
-	if got := holding(t, backend); len(got) != 0 {
-		t.Errorf("leases that nobody proved: %v", got)
-	}
-	lease := openLease(t, ns)
-	must(t, lease.Renew(redirect4.Steering, steer.UDP))
-	try(pod, steer.Mark)
-	try(ns, 0)
-	if got := holding(t, backend); !slices.Equal(got, []string{"udp 169.254.20.11"}) {
-		t.Errorf("leases %v after others' datagrams", got)
 	}
 }
 

@@ -1,52 +1,12 @@
 package nft_test
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// BenchmarkLook measures reading the evidence: the counters alone, which the agent reads twice a second; the records of 200 clients in
-// each set, which it reads only if the counters show that queries were lost; and the suspects.
-func BenchmarkLook(b *testing.B) {
-	testutil.RequireRoot(b)
-	ns, backend := node(b, host())
-	var fill strings.Builder
-	for _, set := range []string{"asked4", "heard4"} {
-		fmt.Fprintf(&fill, "add element inet neardns %s {", set)
-		for i := range 200 {
-			fmt.Fprintf(&fill, "10.9.0.%d . udp . 169.254.20.11,", i)
-		}
-		fill.WriteString("}\n")
-	}
-	ns.RunInput(fill.String(), "nft", "-f", "-")
-	b.Run("counters", func(b *testing.B) {
-		for b.Loop() {
-			if got, err := backend.Unheard(); err != nil || got[steer.UDP] != 0 {
-				b.Fatal(got, err)
-			}
-		}
-	})
-	b.Run("notes", func(b *testing.B) {
-		for b.Loop() {
-			if got, err := backend.Notes(); err != nil || len(got.Delivered) != 200 || len(got.Arrived) != 200 {
-				b.Fatal(len(got.Delivered), len(got.Arrived), err)
-			}
-		}
-	})
-	b.Run("suspects", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := backend.Suspects(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
 
 // BenchmarkDelivery measures what the records and the lookup of the source's route cost a query over UDP, from the pod's socket to the
 // agent's, which is not read: with all rules, with a lookup for each query, without lookups, and without lookups and records.

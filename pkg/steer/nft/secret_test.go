@@ -153,12 +153,7 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 	h.Lifetime = time.Minute
 	plugin := h
 	plugin.Secret = 0
-	ns := testutil.NewNS(t, "node")
-	ns.Bridge("neardns0")
-	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
-		ns.AddAddr("neardns0", testutil.Host(a))
-	}
-	backend := open(t, ns)
+	ns, backend := linked(t)
 	must(t, backend.Ensure(plugin))
 	lease := openLease(t, ns)
 	var nobodys *steer.Lease
@@ -191,14 +186,9 @@ func TestSecretComesToAnOlderTable(t *testing.T) {
 	testutil.RequireRoot(t)
 	older, err := os.ReadFile("testdata/older/host-dual.nft")
 	must(t, err)
-	ns := testutil.NewNS(t, "node")
-	ns.Bridge("neardns0")
-	for _, a := range []netip.Addr{redirect4.Steering, local4.Address, redirect6.Steering, local6.Address} {
-		ns.AddAddr("neardns0", testutil.Host(a))
-	}
+	ns, backend := linked(t)
 	ns.RunInput(string(older), "nft", "-f", "-")
 	ns.Run("nft", "add", "element", "inet", "neardns", "lease_udp4", "{ 169.254.20.11 timeout 1m }")
-	backend := open(t, ns)
 	h := host()
 	h.Uplinks = append(h.Uplinks, "eth1.5")
 	h.Lifetime = time.Minute

@@ -42,46 +42,6 @@ func TestSwitchAfterALapse(t *testing.T) {
 	})
 }
 
-// The counters count what the switch did.
-func TestCounters(t *testing.T) {
-	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.IPTables, Attach: testutil.PTP})
-	pod := r.Steered("pod")
-	count := func(f func()) map[string]uint64 {
-		t.Helper()
-		before, err := r.nft.Counters()
-		must(t, err)
-		f()
-		after, err := r.nft.Counters()
-		must(t, err)
-		more := map[string]uint64{}
-		for name, c := range after {
-			if d := c.Packets - before[name].Packets; d > 0 {
-				more[name] = d
-			}
-		}
-		return more
-	}
-	wantCounts := func(when string, got map[string]uint64, want map[string]uint64) {
-		t.Helper()
-		for name, n := range want {
-			if got[name] != n {
-				t.Errorf("%s: counter %s went up by %d, not %d", when, name, got[name], n)
-			}
-			delete(got, name)
-		}
-		if len(got) > 0 {
-			t.Errorf("%s: also %v", when, got)
-		}
-	}
-	wantCounts("fallback", count(func() { r.Want("KUBEDNS", pod.NetNS, "fallback", r.ClusterDNS()...) }),
-		map[string]uint64{steer.CounterFallbackUDP: 2, steer.CounterFallbackTCP: 2})
-	r.Addresses()
-	r.Listen()
-	wantCounts("renewals", count(r.Renew), map[string]uint64{steer.CounterLeaseRenewal: 8})
-	wantCounts("hits", count(func() { r.Want("AGENT", pod.NetNS, "hit", r.ClusterDNS()...) }),
-		map[string]uint64{steer.CounterDeliveredUDP: 2, steer.CounterDeliveredTCP: 2, steer.CounterHeardUDP: 2, steer.CounterHeardTCP: 2})
-}
-
 // The switch distinguishes two cluster DNS addresses of a family, and one that is no longer served but that a pod still uses.
 func TestManyRedirects(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {

@@ -47,11 +47,3 @@ func TestCowMapAtOnce(t *testing.T) {
 		t.Errorf("%d keys", n)
 	}
 }
-
-func BenchmarkCowMap(b *testing.B) {
-	var m CowMap[int, int]
-	find := func(k int) int { return k }
-	for b.Loop() {
-		m.Get(7, find)
-	}
-}

@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -173,31 +171,6 @@ func FuzzRestore(f *testing.F) {
 						}
 					}
 				}
-			}
-		}
-	})
-}
-
-// BenchmarkSnapshot writes and reads 50,000 entries.
-func BenchmarkSnapshot(b *testing.B) {
-	s := NewStore(64 << 20)
-	for i := range 50_000 {
-		k, _ := key(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA)
-		e, err := NewEntry(k, Success, answer(b, fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i), dns.TypeA, "x.example. 60 IN A 192.0.2.1"), 60)
-		testutil.Must(b, err)
-		s.Space(1).Put(k, e)
-	}
-	snap := snapshot(b, s, first)
-	b.Run("write", func(b *testing.B) {
-		for b.Loop() {
-			testutil.Must(b, s.Snapshot(discard{}, first))
-		}
-	})
-	b.Run("read", func(b *testing.B) {
-		b.ReportMetric(float64(len(snap)), "bytes")
-		for b.Loop() {
-			if done, err := NewStore(64<<20).Restore(bytes.NewReader(snap), at(first)); err != nil || done.Entries != 50_000 {
-				b.Fatal(done, err)
 			}
 		}
 	})
