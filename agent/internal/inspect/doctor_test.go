@@ -203,7 +203,6 @@ func faultyNodes() map[string]func(*facts) {
 				"take the key out")}
 			f.unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
 			f.want.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
-			f.slow = []string{"hits of example.org go through CoreDNS: log sees each question"}
 		},
 		"cannot-ask-output": func(f *facts) {
 			f.leases = nil

@@ -30,7 +30,6 @@ type facts struct {
 	now           time.Time
 	kernelHitsOff bool     // kernelHits.mode is off or auto, with which arrangement: transparent has no kernel hits
 	unknown       []string // unknown keys of the configuration, with their places
-	slow          []string // zones whose hits go through CoreDNS although the fast path is on, with the reason
 	holder        int      // PID of the process that holds the state folder's lock; 0 if unknown
 	linkDrift     []string
 	linkErr       error
@@ -70,12 +69,8 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	if f.agent == nil {
 		f.agent = new(node.Status)
 	}
-	if f.want.Server.FastPath {
-		slow, err := corefile.SlowZones(f.want.Server.Config)
-		if err != nil {
-			f.faults = append(f.faults, err)
-		}
-		f.slow = texts(slow)
+	if _, err := corefile.Render(f.want.Server.Config); err != nil {
+		f.faults = append(f.faults, err)
 	}
 	if f.want.KernelOnly() {
 		f.upstreams, _ = in.queryServers(ctx, f.want, f.up)

@@ -102,10 +102,7 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		}
 	}
 	if cfg.FastPath {
-		if c.hits, err = hitsOf(process.blocks, c.servers, cfg.Shared); err != nil {
-			return nil, err
-		}
-		if err := b.logSlow(cfg); err != nil {
+		if c.hits, err = b.hitsOf(process.blocks, c.servers, cfg.Shared); err != nil {
 			return nil, err
 		}
 	}

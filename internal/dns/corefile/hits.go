@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/bufsize"
@@ -63,26 +62,36 @@ type served struct {
 	zones  []string
 }
 
-// hitsOf makes the fast path of each address. options is true if the authoritative zones use EDNS options.
-func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server, options bool) (map[netip.AddrPort]*hits, error) {
+// hitsOf makes the fast path of each address. options is true if the authoritative zones use EDNS options. It logs which blocks' hits go
+// through CoreDNS.
+func (b *Builder) hitsOf(
+	blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server, options bool,
+) (map[netip.AddrPort]*hits, error) {
 	out := map[netip.AddrPort]*hits{}
-	for _, b := range blocks {
-		if b.config.ViewName != "" || len(b.config.FilterFuncs) > 0 {
+	for _, block := range blocks {
+		if block.config.ViewName != "" || len(block.config.FilterFuncs) > 0 {
 			return nil, errors.New("a server block filters clients before its plugins run")
 		}
-		plugins := pluginsOf(b.config)
+		plugins := pluginsOf(block.config)
+		slow := ""
 		for at, server := range servers {
-			if !slices.ContainsFunc(b.config.ListenHosts, func(host string) bool { return is(host, at.Addr()) }) {
+			if !slices.ContainsFunc(block.config.ListenHosts, func(host string) bool { return is(host, at.Addr()) }) {
 				continue
 			}
 			if out[at] == nil {
 				out[at] = &hits{options: options}
 			}
-			for _, zone := range b.zones {
-				if err := out[at].zones.Add(zone, zoneHitsOf(plugins, server, zone)); err != nil {
+			for _, zone := range block.zones {
+				var z *zoneHits
+				z, slow = zoneHitsOf(plugins, server, zone)
+				if err := out[at].zones.Add(zone, z); err != nil {
 					return nil, fmt.Errorf("zone %s: %w", zone, err)
 				}
 			}
+		}
+		if slow != "" {
+			b.log.Info("cache hits of these zones take the slow way through CoreDNS: this plugin must see each query",
+				"zones", strings.Join(block.zones, " "), "plugin", slow)
 		}
 	}
 	return out, nil
@@ -108,8 +117,8 @@ func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 }
 
 // zoneHitsOf makes a zone's fast path. It returns nil if the block has neither the cache nor the edge's zones, or if a plugin before them
-// must see each message.
-func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string) *zoneHits {
+// must see each message; slow is the first such plugin's name.
+func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string) (_ *zoneHits, slow string) {
 	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache || p.Name() == dirShared })
 	z := &zoneHits{maxSize: 1<<16 - 1}
 	for _, p := range plugins[:last+1] {
@@ -124,74 +133,12 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 			z.answers = p.FastPath(server, zone)
 		default:
 			if p.Name() != dirErrors { // the errors plugin only logs errors, and a hit returns none
-				return nil
+				return nil, p.Name()
 			}
 		}
 	}
 	if z.answers == nil {
-		return nil
+		return nil, ""
 	}
-	return z
-}
-
-// Slow describes zones whose hits go through CoreDNS although the fast path is on.
-type Slow struct {
-	Zones   []string
-	Plugins []string // the directives of the plugins that must see each query
-}
-
-func (s Slow) String() string {
-	verb := "sees"
-	if len(s.Plugins) > 1 {
-		verb = "see"
-	}
-	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each query", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
-}
-
-// logSlow logs what SlowZones finds.
-func (b *Builder) logSlow(cfg Config) error {
-	slow, err := SlowZones(cfg)
-	for _, s := range slow {
-		b.log.Info("cache hits of these zones take the slow way through CoreDNS: these plugins must see each query",
-			"zones", strings.Join(s.Zones, " "), "plugins", strings.Join(s.Plugins, " "))
-	}
-	return err
-}
-
-// SlowZones lists the server blocks whose cache hits go through CoreDNS, because a plugin before the cache must see each query.
-func SlowZones(cfg Config) ([]Slow, error) {
-	text, err := Render(cfg)
-	if err != nil {
-		return nil, err
-	}
-	blocks, err := caddyfile.Parse("Corefile", strings.NewReader(text), nil)
-	if err != nil {
-		return nil, inRendered(err)
-	}
-	var out []Slow
-	before, _, _ := strings.Cut(strings.Join(directives(), " "), " "+dirCache+" ")
-	for _, b := range blocks {
-		if b.Tokens[dirCache] == nil {
-			continue
-		}
-		var s Slow
-		for _, key := range b.Keys {
-			zone, _, _ := strings.Cut(key, ":")
-			s.Zones = append(s.Zones, zone)
-		}
-		for _, d := range strings.Fields(before) {
-			if b.Tokens[d] != nil && !slices.Contains(passed(), d) {
-				s.Plugins = append(s.Plugins, d)
-			}
-		}
-		if s.Plugins != nil {
-			out = append(out, s)
-		}
-	}
-	return out, nil
-}
-
-// passed are the directives before the cache that do not prevent the fast path. TestSlowZones compares them with zoneHitsOf.
-func passed() []string {
-	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirMetrics, dirErrors}
+	return z, ""
 }

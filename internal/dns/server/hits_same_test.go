@@ -192,7 +192,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 	})
 }
 
-// TestSlowZones: a block with a plugin that must see each query has no hits on the fast path and is listed; other blocks have hits.
+// TestSlowZones: a block with a plugin that must see each query has no hits on the fast path; other blocks have hits.
 func TestSlowZones(t *testing.T) {
 	for _, directive := range []string{"log", "acl {\n allow net 10.0.0.0/8\n }", "rewrite name a.b c.d", "dns64", "loadbalance", "local",
 		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
@@ -211,15 +211,6 @@ func TestSlowZones(t *testing.T) {
 			}
 			if !hits("a.fast.example.") {
 				t.Error("the neighbour has no hits")
-			}
-			slow, err := corefile.SlowZones(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024, Override: text})
-			testutil.Must(t, err)
-			var told []string
-			for _, s := range slow {
-				told = append(told, s.String())
-			}
-			if !want != slices.Equal(told, []string{"hits of slow.example go through CoreDNS: " + name + " sees each query"}) || want != (told == nil) {
-				t.Errorf("told %v", told)
 			}
 		})
 	}
