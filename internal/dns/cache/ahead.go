@@ -219,15 +219,11 @@ func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	return a, r, a.read(r)
 }
 
-// context returns the context that a client of this series would have: with the server and the view. It lacks what plugins before the
-// cache add for a single query, for example metadata.
+// context returns the context that a client of this series would have, with the server. It lacks what plugins before the cache add for a
+// single query, for example metadata.
 func (s *series) context() context.Context {
-	ctx := context.WithValue(context.Background(), dnsserver.Key{}, s.key.server)
-	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
-	if s.key.view != "" {
-		ctx = context.WithValue(ctx, dnsserver.ViewKey{}, s.key.view)
-	}
-	return ctx
+	ctx := context.WithValue(context.Background(), dnsserver.Key{}, s.server)
+	return context.WithValue(ctx, dnsserver.LoopKey{}, 0)
 }
 
 // worth books what the last refresh cost and saved, and reports whether the name is still popular and the credit pays for another

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
 	"github.com/miekg/dns"
 
@@ -36,7 +37,7 @@ type Cache struct {
 	source  *offload.Source // offers entries to the kernel program; nil: this block offers none
 
 	bound   sync.Once // calls setBounds, at start-up or before the first answer is stored
-	series  answers.CowMap[seriesKey, *series]
+	series  answers.CowMap[*dnsserver.Server, *series]
 	flights flights
 	health  health
 	// A semaphore of the refreshes in flight. If it is full, no refresh starts; the next query tries again.

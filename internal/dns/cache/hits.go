@@ -18,14 +18,14 @@ func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler
 	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
 		return nil
 	}
-	return &hits{cache: c, at: seriesKey{server: server}}
+	return &hits{cache: c, server: server}
 }
 
 // hits is the fast path at one server for one zone of the cache's server block. It gives only answers that ServeDNS would give at
 // once and without a query to the upstream.
 type hits struct {
 	cache  *Cache
-	at     seriesKey
+	server *dnsserver.Server
 	series atomic.Pointer[series] // nil until the first hit
 }
 
@@ -57,7 +57,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	}
 	s := h.series.Load()
 	if s == nil { // made at the first hit, so that a series without hits is not exported
-		s = c.series.Get(h.at, c.newSeries)
+		s = c.series.Get(h.server, c.newSeries)
 		h.series.Store(s)
 	}
 	s.requests.Inc()

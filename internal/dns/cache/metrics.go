@@ -70,8 +70,8 @@ func (m *Metrics) collect(to chan<- prometheus.Metric) {
 	m.mu.Unlock()
 	seen := map[string]bool{} // during a reload, two configurations may have the same labels; the newer one counts
 	for _, c := range slices.Backward(serves) {
-		for key := range c.series.All() {
-			labels := []string{key.addr(), "", strings.Join(c.zones, ","), key.view}
+		for server := range c.series.All() {
+			labels := []string{addr(server), "", strings.Join(c.zones, ","), ""}
 			if id := strings.Join(labels, " "); seen[id] {
 				continue
 			} else {
@@ -100,45 +100,38 @@ func (m *Metrics) remove(c *Cache) {
 	m.serves = slices.DeleteFunc(m.serves, func(o *Cache) bool { return o == c })
 }
 
-// seriesKey is the key of a block's counters: the server and the view.
-type seriesKey struct {
-	server *dnsserver.Server
-	view   string
-}
-
-func (k seriesKey) addr() string {
-	if k.server == nil {
+// addr returns the label server of a block's counters at one address.
+func addr(server *dnsserver.Server) string {
+	if server == nil {
 		return ""
 	}
-	return k.server.Addr
+	return server.Addr
 }
 
-// series are the counters of one block at one address, for one view.
+// series are the counters of one block at one address. Their label view is empty: the plugin view is not linked.
 type series struct {
-	key seriesKey
+	server *dnsserver.Server
 
 	requests, misses, prefetches, drops, stale prometheus.Counter
 	hits, evictions                            [2]prometheus.Counter
 }
 
 func (c *Cache) find(ctx context.Context) *series {
-	var k seriesKey
-	k.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
-	k.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
-	return c.series.Get(k, c.newSeries)
+	server, _ := ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
+	return c.series.Get(server, c.newSeries)
 }
 
-func (c *Cache) newSeries(k seriesKey) *series {
+func (c *Cache) newSeries(server *dnsserver.Server) *series {
 	m, zones := c.metrics, strings.Join(c.zones, ",")
-	one := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(k.addr(), zones, k.view) }
+	one := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(addr(server), zones, "") }
 	two := func(v *prometheus.CounterVec) (out [2]prometheus.Counter) {
 		for class, name := range classNames {
-			out[class] = v.WithLabelValues(k.addr(), name, zones, k.view)
+			out[class] = v.WithLabelValues(addr(server), name, zones, "")
 		}
 		return out
 	}
 	return &series{
-		key:      k,
+		server:   server,
 		requests: one(m.requests), misses: one(m.misses), prefetches: one(m.prefetches), drops: one(m.drops), stale: one(m.stale),
 		hits: two(m.hits), evictions: two(m.evictions),
 	}

@@ -1,7 +1,6 @@
 package corefile
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -69,9 +68,6 @@ func (b *Builder) hitsOf(
 ) (map[netip.AddrPort]*hits, error) {
 	out := map[netip.AddrPort]*hits{}
 	for _, block := range blocks {
-		if block.config.ViewName != "" || len(block.config.FilterFuncs) > 0 {
-			return nil, errors.New("a server block filters clients before its plugins run")
-		}
 		plugins := pluginsOf(block.config)
 		slow := ""
 		for at, server := range servers {

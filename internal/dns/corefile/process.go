@@ -1,7 +1,6 @@
 package corefile
 
 import (
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -56,10 +55,6 @@ func (b *Builder) enter() (leave func(), err error) {
 	for name := range b.plugins {
 		if slices.Contains(process.registered, name) {
 			continue
-		}
-		if slices.Contains(caddy.ListPlugins()["others"], "dns."+name) {
-			leave()
-			return nil, fmt.Errorf("plugin %s: CoreDNS has one of this name", name)
 		}
 		plugin.Register(name, dispatch(name))
 		process.registered = append(process.registered, name)

@@ -161,9 +161,6 @@ func TestRenderRefuses(t *testing.T) {
 		{"mapped", func(c *Config) { c.Addresses = addrs("::ffff:10.0.0.1") }, "without zone or IPv4 mapping"},
 		{"twice", func(c *Config) { c.Addresses = addrs("10.0.0.1", "10.0.0.1") }, "addresses[1]: 10.0.0.1 stands twice"},
 		{"buffer", func(c *Config) { c.BufferSize = 511 }, "bufferSize: 511 is not within 512 and 4096"},
-		{"instance", func(c *Config) { c.InstanceID = "a b" }, "instanceID: ' ' may not stand in it"},
-		{"instance brace", func(c *Config) { c.InstanceID = "{$HOME}" }, "instanceID: '{' may not stand in it"},
-		{"long instance", func(c *Config) { c.InstanceID = strings.Repeat("x", 256) }, "instanceID: 256 bytes"},
 		{"no cluster domain", func(c *Config) { c.ClusterDomain = "" }, `clusterDomain: "" is not a domain name`},
 		{"cluster domain with a brace", func(c *Config) { c.ClusterDomain = "a{b" }, `clusterDomain: "a{b" is not a domain name: '{' may not`},
 		{"cluster domain with a line", func(c *Config) { c.ClusterDomain = "a\nbind 0.0.0.0" }, "clusterDomain"},
@@ -203,8 +200,8 @@ func TestRenderRefuses(t *testing.T) {
 
 // TestRenderNamesAllFaults: the error names all faults.
 func TestRenderNamesAllFaults(t *testing.T) {
-	_, err := Render(Config{InstanceID: "a b", BufferSize: 1, ClusterDomain: "a b", StubDomains: map[string][]nameserver.Address{"x y": nil}})
-	for _, want := range []string{"addresses:", "instanceID:", "bufferSize:", "clusterDomain:", "upstreams.cluster:", "stubDomains[\"x y\"]:"} {
+	_, err := Render(Config{BufferSize: 1, ClusterDomain: "a b", StubDomains: map[string][]nameserver.Address{"x y": nil}})
+	for _, want := range []string{"addresses:", "bufferSize:", "clusterDomain:", "upstreams.cluster:", "stubDomains[\"x y\"]:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}

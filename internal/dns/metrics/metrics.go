@@ -25,14 +25,13 @@ type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
 
-	// One series per server, zone and view, made at the first query.
+	// One series per server and zone, made at the first query.
 	series answers.CowMap[seriesKey, *series]
 }
 
 type seriesKey struct {
 	server *dnsserver.Server
 	zone   string
-	view   string
 }
 
 // Name implements plugin.Handler. It returns the name of CoreDNS's own plugin, so that coredns_plugin_enabled has the same label.
@@ -60,7 +59,6 @@ func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 func (m *Metrics) find(ctx context.Context, qname string) *series {
 	key := seriesKey{zone: m.zone(qname)}
 	key.server, _ = ctx.Value(dnsserver.Key{}).(*dnsserver.Server)
-	key.view, _ = ctx.Value(dnsserver.ViewKey{}).(string)
 	return m.series.Get(key, newSeries)
 }
 

@@ -23,10 +23,11 @@ type sample struct {
 	v6    bool
 }
 
-// series has the children of CoreDNS's metric vectors for one server address, zone and view. A child is looked up when it is first
+// series has the children of CoreDNS's metric vectors for one server address and zone. Their label view is empty: the
+// plugin view is not linked. A child is looked up when it is first
 // needed, because a series that was never counted must not be exported as zero.
 type series struct {
-	server, zone, view string
+	server, zone string
 
 	duration     prometheus.Observer
 	do           lazy[prometheus.Counter]
@@ -42,11 +43,11 @@ type answerKey struct {
 }
 
 func newSeries(key seriesKey) *series {
-	s := &series{zone: key.zone, view: key.view}
+	s := &series{zone: key.zone}
 	if key.server != nil {
 		s.server = key.server.Addr
 	}
-	s.duration = vars.RequestDuration.WithLabelValues(s.server, s.zone, s.view)
+	s.duration = vars.RequestDuration.WithLabelValues(s.server, s.zone, "")
 	return s
 }
 
@@ -60,22 +61,22 @@ func (s *series) report(q *sample, a *answer) {
 	proto, family := index(q.tcp), index(q.v6)
 	if q.do {
 		s.do.get(func() prometheus.Counter {
-			return vars.RequestDo.WithLabelValues(s.server, s.zone, s.view)
+			return vars.RequestDo.WithLabelValues(s.server, s.zone, "")
 		}).Inc()
 	}
 	slot := typeSlot(q.qtype)
 	s.requests[proto][family][slot].get(func() prometheus.Counter {
-		return vars.RequestCount.WithLabelValues(s.server, s.zone, s.view, protoNames[proto], familyNames[family], typeName(slot))
+		return vars.RequestCount.WithLabelValues(s.server, s.zone, "", protoNames[proto], familyNames[family], typeName(slot))
 	}).Inc()
 	s.duration.Observe(time.Since(q.start).Seconds())
 	s.responseSize[proto].get(func() prometheus.Observer {
-		return vars.ResponseSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
+		return vars.ResponseSize.WithLabelValues(s.server, s.zone, "", protoNames[proto])
 	}).Observe(float64(a.size))
 	s.requestSize[proto].get(func() prometheus.Observer {
-		return vars.RequestSize.WithLabelValues(s.server, s.zone, s.view, protoNames[proto])
+		return vars.RequestSize.WithLabelValues(s.server, s.zone, "", protoNames[proto])
 	}).Observe(float64(q.size))
 	s.responses.Get(answerKey{a.rcode, a.plugin}, func(k answerKey) prometheus.Counter {
-		return vars.ResponseRcode.WithLabelValues(s.server, s.zone, s.view, rcode.ToString(k.rcode), k.plugin)
+		return vars.ResponseRcode.WithLabelValues(s.server, s.zone, "", rcode.ToString(k.rcode), k.plugin)
 	}).Inc()
 }
 

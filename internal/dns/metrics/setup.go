@@ -15,16 +15,9 @@ import (
 	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-// Setup is the directive's set-up function. The program that assembles the server registers it.
+// Setup is the directive's set-up function. The program that assembles the server registers it. Only package corefile writes the directive,
+// without arguments.
 func Setup(c *caddy.Controller) error {
-	for i := 0; c.Next(); i++ {
-		if i > 0 {
-			return plugin.Error("metrics", plugin.ErrOnce)
-		}
-		if len(c.RemainingArgs()) != 0 || c.NextBlock() {
-			return plugin.Error("metrics", c.Err("takes no arguments: the agent serves the metrics at its own address"))
-		}
-	}
 	config := dnsserver.GetConfig(c)
 	m := &Metrics{zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
 	config.AddPlugin(func(next plugin.Handler) plugin.Handler {
@@ -37,7 +30,7 @@ func Setup(c *caddy.Controller) error {
 		for _, host := range config.ListenHosts {
 			addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)
 			for _, h := range config.Handlers() {
-				vars.PluginEnabled.WithLabelValues(addr, config.Zone, config.ViewName, h.Name()).Set(1)
+				vars.PluginEnabled.WithLabelValues(addr, config.Zone, "", h.Name()).Set(1)
 			}
 		}
 		return nil

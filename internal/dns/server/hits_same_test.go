@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/pkg/testutil"
 )
