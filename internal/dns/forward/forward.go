@@ -113,7 +113,7 @@ func (t *trials) leave(client netip.Addr) {
 
 // ServeDNS implements plugin.Handler. It never calls the next plugin.
 func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	if len(r.Question) == 1 && r.Question[0].Qtype == loopType && a.servers.nonces.seen(r.Question[0].Name) {
+	if len(r.Question) == 1 && r.Question[0].Qtype == loopType && a.servers.isNonce(r.Question[0].Name) {
 		return dns.RcodeRefused, nil // the agent's loop detection query came back
 	}
 	m, err := a.resolve(ctx, r, w.RemoteAddr())

@@ -5,7 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -17,64 +17,34 @@ import (
 // other queries only one comparison to recognise the agent's own.
 const loopType = dns.TypeHINFO
 
-// Pauses between searches for loops. The first searches may come before the agent has its lease, when a query to its addresses goes to
-// kube-dns. Later ones find changes on other hosts. After a loop was found, searches are more frequent, to notice when it is gone.
+// Pauses between searches for loops. The first searches, which watchLoops has, may come before the agent has its lease, when a query to its
+// addresses goes to kube-dns. Later ones find changes on other hosts. After a loop was found, searches are more frequent, to notice when it
+// is gone.
 const (
 	loopLater = 10 * time.Minute
 	loopFound = 30 * time.Second
 )
 
-func loopFirst() []time.Duration {
-	return []time.Duration{300 * time.Millisecond, 3 * time.Second, 15 * time.Second}
-}
-
-// nonces are the random names of loop detection queries in flight, and whether each has come back as a query to this process.
-type nonces struct {
-	mu  sync.Mutex // guards out
-	out map[string]bool
-}
-
-// add makes and records a random name in zone.
-func (n *nonces) add(zone string) string {
-	name := strings.ToLower(rand.Text()) + "."
+// nonceIn makes a random name in zone, for a loop detection query.
+func nonceIn(zone string) string {
 	if zone == "." {
-		name += strings.ToLower(rand.Text()) + "." // two labels, because a resolver may not forward a single one
-	} else {
-		name += zone
+		zone = strings.ToLower(rand.Text()) + "." // two labels, because a resolver may not forward a single one
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.out == nil {
-		n.out = map[string]bool{}
-	}
-	n.out[name] = false
-	return name
+	return strings.ToLower(rand.Text()) + "." + zone
 }
 
-// seen reports whether name is one of the random names, and if so records that it came back.
-func (n *nonces) seen(name string) bool {
-	name = strings.ToLower(name) // a resolver may change the case
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, ours := n.out[name]; !ours {
-		return false
+// isNonce reports whether name is that of a loop detection query in flight, and if so records that it came back.
+func (ss *Servers) isNonce(name string) bool {
+	back, ours := ss.nonces.Load(strings.ToLower(name)) // a resolver may change the case
+	if ours {
+		back.(*atomic.Bool).Store(true) //nolint:forcetypeassert // nothing else is in it
 	}
-	n.out[name] = true
-	return true
-}
-
-// drop removes a random name, and reports whether it came back.
-func (n *nonces) drop(name string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	back := n.out[name]
-	delete(n.out, name)
-	return back
+	return ours
 }
 
 // watchLoops searches for loops until ctx ends.
 func (a *Block) watchLoops(ctx context.Context) {
-	first := loopFirst()
+	first := []time.Duration{300 * time.Millisecond, 3 * time.Second, 15 * time.Second}
 	pause := first[0]
 	for round := 1; tick.Pause(ctx, pause); round++ {
 		looped := a.findLoops(ctx)
@@ -112,11 +82,13 @@ func (a *Block) findLoops(ctx context.Context) (looped bool) {
 
 // comesBack sends s a query for a random name, and reports whether it came back to this process.
 func (a *Block) comesBack(ctx context.Context, s *server) (bool, error) {
-	name := a.servers.nonces.add(a.zones[0])
+	name, back := nonceIn(a.zones[0]), new(atomic.Bool)
+	a.servers.nonces.Store(name, back)
+	defer a.servers.nonces.Delete(name)
 	now := time.Now()
 	stream := s.tls != nil || a.stream && !s.prefersDatagrams(now)
 	_, err := s.once(ctx, new(dns.Msg).SetQuestion(name, loopType), stream, now.Add(silentEnd))
-	return a.servers.nonces.drop(name), err
+	return back.Load(), err
 }
 
 func loopText(server, zone string) string {

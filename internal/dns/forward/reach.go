@@ -20,13 +20,6 @@ import (
 // ErrNotAsked means that no server block forwards the name with this plugin: the operator's Corefile resolves it in another way.
 var ErrNotAsked = errors.New("no server block forwards this name with the plugin ask")
 
-// When the queries of a pressing Reach are sent to each server over UDP and over TCP, each over a new connection. There are several,
-// because one lost packet or one dead endpoint of a Service must not decide.
-func reachUDP() []time.Duration {
-	return []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, time.Second, 1400 * time.Millisecond}
-}
-func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
-
 // Reach queries name's A record at the servers of the block that forwards the name, the last resort included. It returns nil as soon as a
 // server has answered well. When all have failed or ctx ends, it returns the reasons. If pressing is true, it queries all servers at the
 // same time, over both protocols (TLS servers only over TLS) and several times; otherwise one after the other.
@@ -95,7 +88,8 @@ func (ss *Servers) blockOf(name string) *Block {
 	return found
 }
 
-// press queries all servers at the times of reachUDP and reachTCP; a server with TLS only over TLS, at the times of reachTCP.
+// press queries all servers several times over UDP and over TCP, each time over a new connection; a server with TLS only over TLS. One lost
+// packet or one dead endpoint of a Service must not decide.
 func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the attempts that still wait
@@ -106,10 +100,10 @@ func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 	}
 	var attempts []attempt
 	for _, s := range a.list {
-		for _, after := range reachTCP() {
+		for _, after := range []time.Duration{0, 700 * time.Millisecond} {
 			attempts = append(attempts, attempt{s, true, after})
 		}
-		for _, after := range reachUDP() {
+		for _, after := range []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, time.Second, 1400 * time.Millisecond} {
 			if s.tls == nil {
 				attempts = append(attempts, attempt{s, false, after})
 			}

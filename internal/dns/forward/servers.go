@@ -33,7 +33,7 @@ type Servers struct {
 	connect connect // connectSocket, except in tests on virtual time
 	bufs    buffers
 	hedges  hedges
-	nonces  nonces
+	nonces  sync.Map      // by name of a loop detection query in flight: whether it came back to this process (*atomic.Bool)
 	shed    atomic.Uint64 // queries that were refused because all servers are failing and enough others probe them
 	trouble tick.Chan     // see Trouble
 

@@ -125,15 +125,13 @@ func lower(b []byte) {
 	}
 }
 
-// readName reads a name of plain characters, without compression pointers. It sets q.labels, and returns the offset after the name.
-func (q *Query) readName(b []byte) (end int, ok bool) {
-	q.labels = [4]uint64{}
+// readName reads a name of plain characters, without compression pointers. It returns the offset after the name.
+func readName(b []byte) (end int, ok bool) {
 	at := 0
 	for {
 		if at >= len(b) || at >= MaxName {
 			return 0, false
 		}
-		q.labels[at>>6] |= 1 << (at & 63)
 		size := int(b[at])
 		if size == 0 {
 			return at + 1, true

@@ -26,8 +26,6 @@ type Query struct {
 	RD, CD   bool
 	AD       bool // the client set AD or DO, and so understands AD (RFC 6840, sections 5.7 and 5.8)
 	OPT      OPT  // the client's OPT record; its options are a slice of the message, not parsed
-
-	labels [4]uint64 // bit i is set if a label begins at byte i of the question section
 }
 
 // Header bits that a plain query must not have set.
@@ -42,7 +40,7 @@ func (q *Query) Read(m []byte) bool {
 		binary.BigEndian.Uint32(m[4:]) != 1<<16 || binary.BigEndian.Uint16(m[8:]) != 0 || m[10] != 0 || m[11] > 1 {
 		return false
 	}
-	end, ok := q.readName(m[HeaderSize:])
+	end, ok := readName(m[HeaderSize:])
 	if end += HeaderSize; !ok || len(m) < end+4 {
 		return false
 	}
@@ -71,10 +69,3 @@ func (q *Query) Read(m []byte) bool {
 
 // Name returns the queried name in wire form, in lower case.
 func (q *Query) Name() []byte { return q.Key.Bytes()[:len(q.Question)-4] }
-
-// IsIn reports whether the queried name is the zone's name, or below it. The zone is in wire form and lower case.
-func (q *Query) IsIn(zone []byte) bool {
-	name := q.Name()
-	at := len(name) - len(zone)
-	return at >= 0 && q.labels[at>>6]&(1<<(at&63)) != 0 && string(name[at:]) == string(zone)
-}

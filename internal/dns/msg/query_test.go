@@ -57,25 +57,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestIsIn: a name is in a zone only if the zone begins at a label, even if a label's length looks like a letter.
-func TestIsIn(t *testing.T) {
-	zone, err := Name("Example.ORG.")
-	testutil.Must(t, err)
-	q := new(Query)
-	for name, want := range map[string]bool{"example.org.": true, "a.EXAMPLE.org.": true, "example.org.a.": false, "org.": false, "xexample.org.": false, ".": false} {
-		if !q.Read(packed(t, func(m *dns.Msg) { m.Question[0].Name = name })) || q.IsIn(zone) != want {
-			t.Errorf("%s: %t", name, !want)
-		}
-	}
-	// "0" is the length 48.
-	name := "0" + strings.Repeat("a", 48) + ".z."
-	long, err := Name(strings.Repeat("a", 48) + ".z.")
-	testutil.Must(t, err)
-	if !q.Read(packed(t, func(m *dns.Msg) { m.Question[0].Name = name })) || q.IsIn(long) || !bytes.HasSuffix(q.Name(), long) {
-		t.Error("a letter was taken for the length of a label")
-	}
-}
-
 // FuzzRead: whatever is plain, the DNS library reads, and reads the same; and it is one message from its first byte to its last.
 func FuzzRead(f *testing.F) {
 	for _, change := range []func(m *dns.Msg){nil, opt(1232, false), opt(4096, true), func(m *dns.Msg) { m.Question[0].Name = "." },

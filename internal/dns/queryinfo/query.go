@@ -65,6 +65,3 @@ func From(ctx context.Context) *Query {
 	q, _ := ctx.Value(Key{}).(*Query)
 	return q
 }
-
-// With returns a context with q. If q is nil, queries in this context are no client's.
-func With(ctx context.Context, q *Query) context.Context { return context.WithValue(ctx, Key{}, q) }
