@@ -409,7 +409,7 @@ func (k *kernel) hits() []telemetry.KernelSeries {
 	}
 	var out []telemetry.KernelSeries
 	for i, s := range series() {
-		s.Hits = counts[i].Hits
+		s.Hits = counts[i]
 		out = append(out, s)
 	}
 	return out
@@ -423,8 +423,7 @@ func (kernelTable) Now() time.Duration { return bpf.Now() }
 
 // Put implements offload.Kernel.
 func (b kernelTable) Put(l offload.Item) error {
-	return b.Level.Put(&bpf.Answer{Key: l.Key, Entry: l.Entry, Expires: l.Expires, Until: l.Until,
-		Rotate: l.Rotate, Size: l.Size, Series: seriesOf(l)})
+	return b.Level.Put(&bpf.Answer{Item: l, Series: seriesOf(l)})
 }
 
 // series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes.

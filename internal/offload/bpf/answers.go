@@ -278,13 +278,6 @@ func (l *Level) find(k *msg.Key) (at int, there bool) {
 	return at, there
 }
 
-// Len is the number of answers, expired ones included.
-func (l *Level) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.byPlace)
-}
-
 // Hits calls each for every answer that had hits since they were last reported, by Hits or HitsOf. section is the query's question section
 // in lower case. each must not call the level.
 func (l *Level) Hits(each func(section string, hits uint64)) error {

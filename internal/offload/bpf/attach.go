@@ -390,12 +390,8 @@ func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
 	return nil
 }
 
-// Sweep detaches the programs and removes the pins of all versions of neardns in folder ("": DefaultFolder). A missing folder is no
-// error.
+// Sweep detaches the programs and removes the pins of all versions of neardns in folder. A missing folder is no error.
 func Sweep(folder string) error {
-	if folder == "" {
-		folder = DefaultFolder
-	}
 	err := sweep(folder, "")
 	if err == nil {
 		if err = os.Remove(folder); errors.Is(err, fs.ErrNotExist) {

@@ -8,31 +8,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Count has the hits of one series since the kernel maps were made, which an earlier process may have done.
-type Count struct {
-	Hits                       uint64
-	QuestionBytes, AnswerBytes uint64    // sums of the sizes of the DNS messages
-	QuestionsOver100           uint64    // queries of more than 100 bytes; the largest has 155
-	Answers                    [7]uint64 // answers by size: up to 100, 200, 300, 400, 511, 1023 and 2047 bytes, each counted once
-}
-
-// Counts reads the counts of all series, indexed by Answer.Series.
-func (l *Level) Counts() ([]Count, error) {
-	out := make([]Count, SeriesMost)
+// Counts returns the hits of all series, indexed by Answer.Series, since the kernel maps were made, which an earlier process may have done.
+func (l *Level) Counts() ([]uint64, error) {
+	out := make([]uint64, SeriesMost)
 	var cpus []objectSeries
 	for i := range out {
 		if err := l.objects.Counts.Lookup(uint32(i), &cpus); err != nil {
 			return nil, fmt.Errorf("read series %d: %w", i, err)
 		}
 		for _, c := range cpus {
-			o := &out[i]
-			o.Hits += c.Hits
-			o.QuestionBytes += c.QuestionBytes
-			o.AnswerBytes += c.AnswerBytes
-			o.QuestionsOver100 += c.QuestionsOver100
-			for b, n := range c.Answers {
-				o.Answers[b] += n
-			}
+			out[i] += c.Hits
 		}
 	}
 	return out, nil

@@ -32,14 +32,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultFolder is the folder in the BPF file system where maps and programs are pinned.
-const DefaultFolder = "/sys/fs/bpf/neardns"
-
-// DefaultEntries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each
-// rounded up to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a
-// quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
-const DefaultEntries = 4096
-
 // ServedMost is the largest number of addresses for Serve. The program's map has room for two more, which Test uses.
 const ServedMost = 254
 
@@ -48,8 +40,11 @@ const linksName = "attached"
 
 // Options has a level's folder in the BPF file system and its size.
 type Options struct {
-	Folder  string // in a mounted BPF file system; Open makes the folder; "": DefaultFolder
-	Entries int    // number of small slots, as in DefaultEntries; 0: DefaultEntries
+	Folder string // in a mounted BPF file system; Open makes the folder
+	// Entries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each rounded up
+	// to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a quarter as many
+	// large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
+	Entries int
 	// Copies makes the level mirror the queries that it has no valid answer to. Copied reads them.
 	Copies bool
 	Log    *slog.Logger
@@ -110,15 +105,6 @@ func version(o Options) string {
 // Open loads the maps and programs and pins them, or reuses the pinned ones of the same build and size, and revokes all their answers.
 // It attaches nothing. The pins of other builds stay until Retire or Sweep.
 func Open(o Options) (*Level, error) {
-	if o.Folder == "" {
-		o.Folder = DefaultFolder
-	}
-	if o.Entries == 0 {
-		o.Entries = DefaultEntries
-	}
-	if o.Entries < 1 || o.Entries > 1<<20 {
-		return nil, fmt.Errorf("%d entries: between 1 and %d are possible", o.Entries, 1<<20)
-	}
 	if err := mounted(filepath.Dir(o.Folder)); err != nil {
 		return nil, err
 	}

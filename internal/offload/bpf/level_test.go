@@ -92,14 +92,14 @@ func TestMoves(t *testing.T) {
 		put(t, l, last)
 		wantAnswered(t, l, frame, last)
 		inSmall := records < 10
-		if got := [2]int{small - len(l.free[0]), large - len(l.free[1])}; l.Len() != 1 || inSmall && got != [2]int{1, 0} || !inSmall && got != [2]int{0, 1} {
-			t.Fatalf("step %d, %d records: %d answers, slots %d", i, records, l.Len(), got)
+		if got := [2]int{small - len(l.free[0]), large - len(l.free[1])}; len(l.byPlace) != 1 || inSmall && got != [2]int{1, 0} || !inSmall && got != [2]int{0, 1} {
+			t.Fatalf("step %d, %d records: %d answers, slots %d", i, records, len(l.byPlace), got)
 		}
 	}
 	testutil.Must(t, l.Remove(last.Key))
 	wantPassed(t, l, frame, nil)
-	if l.Len() != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
-		t.Errorf("after Remove: %d answers, free %d", l.Len(), []int{len(l.free[0]), len(l.free[1])})
+	if len(l.byPlace) != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
+		t.Errorf("after Remove: %d answers, free %d", len(l.byPlace), []int{len(l.free[0]), len(l.free[1])})
 	}
 	if err := l.objects.Smalls.Close(); err != nil { // so that no slot can be written
 		t.Fatal(err)
@@ -129,8 +129,8 @@ func TestFullBucket(t *testing.T) {
 		put(t, l, a)
 		wantAnswered(t, l, frames[i], a)
 		wantAnswered(t, l, frames[0], answers[0])
-		if want := min(i+1, 8); l.Len() != want {
-			t.Fatalf("after %d answers there are %d", i+1, l.Len())
+		if want := min(i+1, 8); len(l.byPlace) != want {
+			t.Fatalf("after %d answers there are %d", i+1, len(l.byPlace))
 		}
 	}
 	there := 0
@@ -149,8 +149,8 @@ func TestFullBucket(t *testing.T) {
 	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 64, Log: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)
 	defer next.Close()
-	if next.Len() != 0 {
-		t.Errorf("%d answers are back", next.Len())
+	if len(next.byPlace) != 0 {
+		t.Errorf("%d answers are back", len(next.byPlace))
 	}
 }
 
@@ -238,8 +238,8 @@ func TestEviction(t *testing.T) {
 				t.Fatalf("after %d answers a hot one was gone", i+1)
 			}
 		}
-		if want := min(i+1, entries); l.Len() != want {
-			t.Fatalf("%d answers, want %d", l.Len(), want)
+		if want := min(i+1, entries); len(l.byPlace) != want {
+			t.Fatalf("%d answers, want %d", len(l.byPlace), want)
 		}
 	}
 	// Expired ones go first, however hot they are.
@@ -295,10 +295,8 @@ func TestHits(t *testing.T) {
 	counts, err := l.Counts()
 	testutil.Must(t, err)
 	for i := range 5 {
-		_, frame := numbered(t, i)
-		n, q, size := uint64(i), uint64(len(payloadOf(frame))), uint64(len(payloadOf(frame))+16)
-		if got, want := counts[10+i], (Count{Hits: n, QuestionBytes: n * q, AnswerBytes: n * size, Answers: [7]uint64{n}}); got != want {
-			t.Errorf("series %d: %+v, want %+v", 10+i, got, want)
+		if counts[10+i] != uint64(i) {
+			t.Errorf("series %d: %d hits, want %d", 10+i, counts[10+i], i)
 		}
 	}
 }
@@ -406,8 +404,5 @@ func TestOpenErrors(t *testing.T) {
 	_, err := Open(Options{Folder: filepath.Join(dir, "neardns")})
 	if want := dir + " is no BPF file system: mount one there (mount -t bpf bpf " + dir + ")"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
-	}
-	if _, err := Open(Options{Folder: filepath.Join(dir, "neardns"), Entries: -1}); err == nil {
-		t.Error("-1 entries")
 	}
 }

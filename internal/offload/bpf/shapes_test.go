@@ -355,8 +355,8 @@ func TestTimes(t *testing.T) {
 	wantAnswered(true)
 	testutil.Must(t, l.Invalidate())
 	wantAnswered(false)
-	if l.Len() != 0 {
-		t.Errorf("%d answers after Invalidate", l.Len())
+	if len(l.byPlace) != 0 {
+		t.Errorf("%d answers after Invalidate", len(l.byPlace))
 	}
 	put(t, l, a)
 	wantAnswered(true)

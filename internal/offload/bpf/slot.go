@@ -3,11 +3,10 @@ package bpf
 import (
 	"encoding/binary"
 	"errors"
-	"time"
 	"unsafe"
 
-	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/offload"
 )
 
 // Limits of hits.bpf.c, which follow from the sizes of its types.
@@ -22,16 +21,11 @@ const (
 // also returned if the last of several addresses to rotate begins less than 16 bytes before that limit, or if the series is invalid.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
-// Answer is a cache entry with the settings by which it is served.
+// Answer is an item with what else the program needs.
 type Answer struct {
-	Key      *msg.Key
-	Entry    *answers.Entry
-	Expires  time.Duration // on the clock of Now: when Entry.Left becomes 0
-	Until    time.Duration // on the clock of Now: from then on the program passes the queries on, so that the entry can be refreshed
-	FixedTTL uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
-	Rotate   bool          // each answer begins with another one of the entry's addresses
-	Size     uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
-	Series   uint16        // index in Counts, below SeriesMost, except in Test
+	offload.Item        // a Size of 0 limits no answer
+	FixedTTL     uint32 // the TTL in seconds that clients see; 0: the entry's remaining TTL
+	Series       uint16 // index in Counts, below SeriesMost, except in Test
 }
 
 // oneGroup is the group of all answers and addresses: the program serves an answer at the addresses of its group only, and in the role

@@ -26,8 +26,8 @@ func TestTakeOver(t *testing.T) {
 	put(t, l, a)
 	other := again(8)
 	wantPassed(t, l, frame, nil)
-	if other.Len() != 0 || len(other.free[0]) != 8 {
-		t.Errorf("taken over: %d answers, %d free slots", other.Len(), len(other.free[0]))
+	if len(other.byPlace) != 0 || len(other.free[0]) != 8 {
+		t.Errorf("taken over: %d answers, %d free slots", len(other.byPlace), len(other.free[0]))
 	}
 	// Answers in the same slots and buckets: what the process before it left is not in their way.
 	for i := range 8 {
@@ -42,8 +42,8 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	larger := again(16)
-	if larger.Len() != 0 {
-		t.Errorf("%d answers of another level", larger.Len())
+	if len(larger.byPlace) != 0 {
+		t.Errorf("%d answers of another level", len(larger.byPlace))
 	}
 	testutil.Must(t, larger.Retire())
 	if builds, err := os.ReadDir(folder); err != nil || len(builds) != 1 || builds[0].Name() != filepath.Base(larger.folder) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/offload"
 )
 
 // Addresses for documentation (RFC 5737, RFC 3849), so no real server or client has them.
@@ -113,7 +114,7 @@ func (l *Level) Test() (err error) {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
-	a := Answer{Series: trialSeries, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl}
+	a := Answer{Item: offload.Item{Key: key, Entry: entry, Expires: Now(), Until: Now()}, FixedTTL: ttl, Series: trialSeries}
 	if err := l.Put(&a); err != nil {
 		return err
 	}

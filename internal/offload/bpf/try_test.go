@@ -17,10 +17,10 @@ func TestSelfTest(t *testing.T) {
 		t.Error(err)
 	}
 	var group uint32
-	if l.Len() != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), &group) == nil {
+	if len(l.byPlace) != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), &group) == nil {
 		t.Error("something was left behind")
 	}
-	if all, err := l.Counts(); err != nil || all[0] != (Count{}) || len(all) != SeriesMost {
+	if all, err := l.Counts(); err != nil || all[0] != 0 || len(all) != SeriesMost {
 		t.Errorf("counted as somebody's: %v %v", all[0], err)
 	}
 	// A control of another generation stands for any fault: the program then has no answers.
