@@ -85,8 +85,8 @@ type Config struct {
 	Binds string
 	// Shared serves only the edge's zones. The fields about upstreams, the cache and the log of queries then have no effect.
 	Shared bool
-	// InstanceID is the word that answers the prober's queries, of letters and digits. If it is empty, the Corefile has no server block for them, and they are
-	// handled like queries for other names.
+	// InstanceID is the word that answers the prober's queries, of letters and digits. If it is empty, the Corefile has no server block for
+	// them, and they are handled like queries for other names.
 	InstanceID string
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the set-up function of "probe INSTANCE", which the caller registers. Only package corefile writes the directive. sources are
-// the addresses of the prober; only they and loopback addresses get the instance's ID.
+// Setup returns the set-up function of "probe INSTANCE", which the caller registers. Only package corefile writes the directive. sources
+// are the addresses of the prober; only they and loopback addresses get the instance's ID.
 func Setup(sources ...netip.Addr) caddy.SetupFunc {
 	sources = slices.Clone(sources)
 	return func(c *caddy.Controller) error {

@@ -41,9 +41,9 @@ const linksName = "attached"
 // Options has a level's folder in the BPF file system and its size.
 type Options struct {
 	Folder string // in a mounted BPF file system; Open makes the folder
-	// Entries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each rounded up
-	// to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a quarter as many
-	// large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
+	// Entries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first, each rounded
+	// up to 8 bytes, may have up to 192 bytes together, and a little less with rotated addresses (objectSlot.small). There are a quarter as
+	// many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
 	Entries int
 	// Copies makes the level mirror the queries that it has no valid answer to. Copied reads them.
 	Copies bool
