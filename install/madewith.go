@@ -13,7 +13,7 @@ import (
 // a pod with the list that is cached there, even if the conflist has changed since. A missing cache folder means no pods, and files that
 // are not libcni's are ignored.
 func madeWith(cache string) ([]string, error) {
-	paths, _, err := attached.List(cache)
+	paths, err := attached.List(cache)
 	if err != nil {
 		return nil, fmt.Errorf("find pods that were made with neardns: %w", err)
 	}

@@ -82,9 +82,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 	endEnding()
 	for i, p := range ending {
 		p.delBy(i%2 == 0)
-		if i%3 == 0 {
-			p.Delete()
-		}
+		p.Delete()
 	}
 	watched.Wait()
 	t.Logf("%d pods were steered when the agent was killed; the next one served after %v, all %d were steered after %v", half,

@@ -45,7 +45,7 @@ const maxSize = 1 << 20
 
 // Pod is one attachment of a container to a network, made by one CNI ADD. Unknown fields are empty.
 type Pod struct {
-	File                         string // base name of the cache file; "" if the runtime reported the pod over NRI
+	File                         string // base name of the cache file
 	Network, ContainerID, IfName string
 	NetNS                        string // path of the container's netns
 	Namespace, Name, UID         string // of the Kubernetes pod
@@ -62,25 +62,23 @@ func Folders(root string) []string {
 	return []string{filepath.Join(root, "results"), filepath.Join(root, "cache", "results")}
 }
 
-// List returns the paths of all cache files below root, sorted within each folder. A missing folder counts as empty; known is false if all
-// are missing.
-func List(root string) (paths []string, known bool, err error) {
+// List returns the paths of all cache files below root, sorted within each folder. A missing folder counts as empty.
+func List(root string) (paths []string, err error) {
 	for _, folder := range Folders(root) {
 		entries, err := os.ReadDir(folder)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("list attachments: %w", err)
+			return nil, fmt.Errorf("list attachments: %w", err)
 		}
-		known = true
 		for _, e := range entries {
 			if !e.IsDir() {
 				paths = append(paths, filepath.Join(folder, e.Name()))
 			}
 		}
 	}
-	return paths, known, nil
+	return paths, nil
 }
 
 // FileName returns the name that libcni gives to the file of an attachment.

@@ -58,9 +58,9 @@ func TestRead(t *testing.T) {
 	}, args, result)
 	attach(t, root, "c2", map[string]any{"io.kubernetes.cri.pod-annotations": nil, "dns": "nonsense"}, nil, result)
 	attach(t, root, "c3", nil, nil, `{"cniVersion":"0.2.0","ip4":{"ip":"10.244.1.8/24"}}`)
-	paths, known, err := List(root)
-	if err != nil || !known || len(paths) != 3 {
-		t.Fatalf("%v %v %v", paths, known, err)
+	paths, err := List(root)
+	if err != nil || len(paths) != 3 {
+		t.Fatalf("%v %v", paths, err)
 	}
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("fd00::7")}
 	for i, want := range []Pod{
@@ -114,8 +114,8 @@ func TestReadWithoutNetNS(t *testing.T) {
 
 func TestReadFaults(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "cache", "results")
-	if _, known, err := List(filepath.Dir(filepath.Dir(folder))); known || err != nil {
-		t.Errorf("a cache that is not there: known %v, %v", known, err)
+	if paths, err := List(filepath.Dir(filepath.Dir(folder))); len(paths) > 0 || err != nil {
+		t.Errorf("a cache that is not there: %v, %v", paths, err)
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -136,8 +136,8 @@ func TestReadFaults(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if paths, known, err := List(filepath.Dir(filepath.Dir(folder))); len(paths) != 5 || !known || err != nil {
-		t.Errorf("cri-dockerd's folder: %v, %v, %v", paths, known, err)
+	if paths, err := List(filepath.Dir(filepath.Dir(folder))); len(paths) != 5 || err != nil {
+		t.Errorf("cri-dockerd's folder: %v, %v", paths, err)
 	}
 	if _, err := Read(filepath.Join(folder, "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing file: %v", err)

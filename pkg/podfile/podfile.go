@@ -87,9 +87,9 @@ type File struct {
 
 	Decisions []Decision `json:"decisions"`         // one per redirect
 	Backend   string     `json:"backend,omitempty"` // back end of the rules in the netns; "" is nftables
-	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an
-	// adopted pod, because CRI-O deletes a pod with the conflist with which it created the pod.
-	Adopted Finder `json:"adopted,omitempty"`
+	// Adopted is ByCache for a pod that ran before the plugin was installed (earlier releases also wrote "nri"); "" if the plugin wrote the
+	// file. The plugin may get no DEL for an adopted pod, because CRI-O deletes a pod with the conflist with which it created the pod.
+	Adopted string `json:"adopted,omitempty"`
 
 	// DNS is nil if an older plugin wrote the file, which did not record it.
 	DNS *DNS `json:"dns,omitempty"`
@@ -104,14 +104,8 @@ type Annotations struct {
 	Ignored    []Ignored `json:"ignored,omitempty"`    // annotations and configured settings that have no effect on the pod
 }
 
-// Finder is a source that reports running pods to the agent.
-type Finder string
-
-// The finders.
-const (
-	ByCache Finder = "cni-cache" // libcni's cache of results
-	ByNRI   Finder = "nri"       // the container runtime, over NRI
-)
+// ByCache means that the agent found the running pod in libcni's cache of results.
+const ByCache = "cni-cache"
 
 // In returns the pod's redirects that are in the given state, sorted by cluster DNS address.
 func (f File) In(s State) []steer.Redirect {

@@ -165,14 +165,12 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 // managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, if the configuration enables them. With
 // arrangement: transparent, adoption always runs, because it makes the pods' files, which kernel hits need.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
-	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
-		adoption.Runtime = overlays.Pods
 		wg.Go(func() { overlays.Run(own) })
 	}
 	if a.conf.Adopts() || a.conf.KernelAlone() {
-		wg.Go(func() { o.registry.Adopt(own, adoption) })
+		wg.Go(func() { o.registry.Adopt(own, a.adoption()) })
 	}
 }
 

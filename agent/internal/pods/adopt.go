@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -40,9 +39,6 @@ type Adoption struct {
 	Paths []string // patterns of the paths of sandboxes' resolv.conf, for sandbox.Find
 	// Wanted returns the current settings for pods.
 	Wanted func() Wanted
-	// Runtime returns the pods that the runtime reported over NRI, by container ID. settled is false until the runtime has reported the
-	// running pods, or the first attempt to connect has failed. Runtime is nil if the agent does not use NRI.
-	Runtime func() (pods map[string]attached.Pod, settled bool)
 }
 
 // Wanted are the settings for pods, as the plugin's ADD would apply them.
@@ -55,8 +51,7 @@ type Wanted struct {
 
 // Adopt finds running pods without a pod file, which usually started before the plugin was in the CNI configuration, and writes a file for
 // each, until ctx ends. The file has what ADD would have written, but the pod's resolv.conf does not change, and even with steer: always a
-// path is steered only after a trial, because a running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes
-// its file and its rules.
+// path is steered only after a trial, because a running pod must not lose a query.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}}
 	for {
@@ -72,12 +67,11 @@ func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 // adopter is the state of Adopt. Only one goroutine uses it.
 type adopter struct {
 	Adoption
-	pods     *Pods
-	scanned  time.Time      // when the last scan began
-	stamps   []stamp        // of the folders that scan reads, to see changes
-	retry    bool           // the last scan could not decide about a pod or not remove one, so the next scan is due at the next check
-	reported int            // how many pods the runtime had reported at the last check
-	files    []podfile.File // pod files as the current scan read them, and those that it wrote
+	pods    *Pods
+	scanned time.Time      // when the last scan began
+	stamps  []stamp        // of the folders that scan reads, to see changes
+	retry   bool           // the last scan could not read a file, so the next scan is due at the next check
+	files   []podfile.File // pod files as the current scan read them, and those that it wrote
 	// hadFile has the files in libcni's cache for which there was a pod file since this process started, by name, each with its
 	// modification time. If such a pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so
 	// the pod is not adopted again.
@@ -87,8 +81,7 @@ type adopter struct {
 	failed, lastFailed map[string]string
 }
 
-// due reports whether a scan is due: the folders that it reads or the number of reported pods may have changed, the last scan is to be
-// repeated, or maxUnread has passed.
+// due reports whether a scan is due: the folders that it reads may have changed, the last scan is to be repeated, or maxUnread has passed.
 func (k *adopter) due(now time.Time) bool {
 	folders := append(attached.Folders(k.Root), k.pods.dir())
 	changed := k.retry || now.Sub(k.scanned) >= maxUnread || k.stamps == nil
@@ -100,19 +93,14 @@ func (k *adopter) due(now time.Time) bool {
 		changed = changed || !next.settled || !k.stamps[i].settled
 		k.stamps[i] = next
 	}
-	if k.Runtime != nil {
-		pods, _ := k.Runtime()
-		changed = changed || len(pods) != k.reported
-		k.reported = len(pods)
-	}
 	return changed
 }
 
-// scan adopts running pods that have no pod file, and drops adopted pods that the runtime has removed.
+// scan adopts running pods that have no pod file.
 func (k *adopter) scan(ctx context.Context) {
 	k.scanned, k.retry = time.Now(), false
 	k.failed, k.lastFailed = map[string]string{}, k.failed
-	paths, known, err := attached.List(k.Root)
+	paths, err := attached.List(k.Root)
 	if err != nil {
 		k.logOnce(k.Root, slog.LevelWarn, "cannot list running pods; they are not adopted", err.Error())
 		return
@@ -123,7 +111,6 @@ func (k *adopter) scan(ctx context.Context) {
 	for _, f := range files {
 		of[attached.FileName(f.Network, f.ContainerID, f.IfName)] = f
 	}
-	k.dropRemoved(files, paths, known)
 	k.files = slices.Clone(files)
 	for _, a := range k.candidates(paths, of) {
 		if ctx.Err() != nil {
@@ -134,7 +121,7 @@ func (k *adopter) scan(ctx context.Context) {
 			if errors.Is(err, fs.ErrNotExist) {
 				level = slog.LevelDebug // after a reboot, hundreds of files in libcni's cache may name pods that are gone
 			}
-			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(),
+			k.logOnce(a.File, level, "running pod not adopted", err.Error(),
 				"pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
 		}
 	}
@@ -143,18 +130,12 @@ func (k *adopter) scan(ctx context.Context) {
 // candidates returns the running pods without a pod file that may be adopted now, the newest first: if two files in libcni's cache name the
 // same netns, the older one is a leftover.
 func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attached.Pod {
-	reported, settled := map[string]attached.Pod(nil), true
-	if k.Runtime != nil {
-		reported, settled = k.Runtime()
-		reported = maps.Clone(reported)
-	}
 	var out []attached.Pod
 	hadFile := map[string]time.Time{}
 	for _, path := range paths {
 		name := filepath.Base(path)
-		if f, ok := of[name]; ok {
+		if _, ok := of[name]; ok {
 			hadFile[name] = modified(path)
-			delete(reported, f.ContainerID)
 			continue
 		}
 		if made, ok := k.hadFile[name]; ok && made.Equal(modified(path)) {
@@ -173,25 +154,9 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 		if !a.IsPod() {
 			continue // skip a loopback interface, or a container that is not a pod
 		}
-		if r, ok := reported[a.ContainerID]; ok && a.Annotations == nil {
-			a.Annotations = r.Annotations
-		}
-		delete(reported, a.ContainerID)
-		if a.Annotations == nil && !settled {
-			k.retry = true // the runtime may still report annotations that opt the pod out
-			continue
-		}
 		out = append(out, a)
 	}
 	k.hadFile = hadFile
-	for _, f := range of {
-		delete(reported, f.ContainerID)
-	}
-	for _, id := range slices.Sorted(maps.Keys(reported)) {
-		if reported[id].IsPod() && reported[id].NetNS != "" {
-			out = append(out, reported[id])
-		}
-	}
 	slices.SortStableFunc(out, func(a, b attached.Pod) int { return b.Made.Compare(a.Made) })
 	return out
 }
@@ -228,7 +193,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	defer unlock()
 	// While this lock is held, no ADD and no other agent makes a pod file for this container.
 	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
-	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), has) {
+	if !slices.ContainsFunc(attached.Folders(k.Root), has) {
 		return nil // the runtime has removed the container meanwhile
 	}
 	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
@@ -248,11 +213,9 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	}
 	p.outdateFile(fileName(f))
 	k.files = append(k.files, f)
-	if a.File != "" {
-		k.hadFile[a.File] = a.Made
-	}
+	k.hadFile[a.File] = a.Made
 	p.log.Info("running pod adopted; steered only once test queries from its netns are answered", "pod", a.String(),
-		"container_id", a.ContainerID, "iface", a.IfName, "found_by", f.Adopted, "annotations_known", a.Annotations != nil)
+		"container_id", a.ContainerID, "iface", a.IfName, "annotations_known", a.Annotations != nil)
 	return nil
 }
 
@@ -294,9 +257,6 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 		Backend: backend, Adopted: podfile.ByCache, DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own},
 		Annotations: wanted.Annotations,
 	}
-	if a.File == "" {
-		f.Adopted = podfile.ByNRI
-	}
 	if a.DNS != nil {
 		f.Nameservers, f.Searches, f.Options = a.DNS.Nameservers, a.DNS.Searches, a.DNS.Options
 	}
@@ -305,7 +265,7 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 	}
 	if a.Annotations == nil {
 		f.Ignored = append(f.Ignored, podfile.Ignored{What: "the pod's annotations",
-			Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"})
+			Why: "the runtime reports annotations only at ADD; restart the pod"})
 	}
 	reason := overlay.NotClusterDNS(own.Nameservers, want.Redirects, want.Locals)
 	if want.Alone != "" {
@@ -386,61 +346,6 @@ func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 			ifName, steer.JoinAddrs(addrs, ", "))
 	}
 	return nil
-}
-
-// dropRemoved removes the pod file and the rules of adopted pods that the runtime has removed. known is false if the agent cannot see
-// libcni's cache, so a pod that is missing in paths may still run.
-func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) {
-	inCache := map[string]bool{}
-	for _, path := range paths {
-		inCache[filepath.Base(path)] = true
-	}
-	for _, f := range files {
-		if f.Adopted == "" {
-			continue
-		}
-		removed := f.Adopted == podfile.ByCache && known && !inCache[attached.FileName(f.Network, f.ContainerID, f.IfName)]
-		if !removed && !surelyGone(f) {
-			continue
-		}
-		if err := k.pods.drop(f); err != nil {
-			k.retry = true
-			k.logOnce(fileName(f), slog.LevelWarn, "cannot remove rules and state file of a removed adopted pod; will retry", err.Error(),
-				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
-			continue
-		}
-		k.pods.log.Info("removed rules and state file of a pod that is gone", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
-	}
-}
-
-// drop removes the rules of one pod interface from the pod's netns, and then its pod file, as the plugin's DEL does.
-func (p *Pods) drop(f podfile.File) error {
-	p.reconciling.Lock()
-	defer p.reconciling.Unlock()
-	files, hostInode, errs := p.all()
-	if hostInode == 0 {
-		return errors.Join(errs...)
-	}
-	for box := range sandboxes(files) {
-		at := slices.IndexFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) })
-		if at < 0 || box.ns == nil || f.NetNSInode == hostInode {
-			box.close()
-			continue
-		}
-		defer box.close()
-		box.files = slices.Delete(slices.Clone(box.files), at, at+1)
-		var err error
-		if len(podfile.Table(box.files...).Redirects) == 0 {
-			err = p.remove(box.ns)
-		} else {
-			err = p.apply(&box)
-		}
-		if err != nil {
-			return err
-		}
-		break
-	}
-	return p.forget(f)
 }
 
 // logOnce logs why something (about) failed, unless it failed for the same reason in the last scan.

@@ -57,7 +57,7 @@ func TestAdopted(t *testing.T) {
 				f.Ignored = []podfile.Ignored{{What: "annotation " + overlay.AnnotationSteer, Why: "annotations is ignore in the node's settings for this pod"}}
 			}, "not been tried yet"},
 		"annotations not known": {pod(func(p *attached.Pod) { p.Annotations = nil }), own, overlay.Rules{}, func(f *podfile.File) {
-			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"}}
+			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime reports annotations only at ADD; restart the pod"}}
 		}, "not been tried yet"},
 		"the runtime's dns": {pod(func(p *attached.Pod) { p.DNS = &own }), own, overlay.Rules{}, func(f *podfile.File) {
 			f.Nameservers, f.Searches, f.Options = own.Nameservers, own.Searches, own.Options
@@ -67,8 +67,6 @@ func TestAdopted(t *testing.T) {
 		}), own, overlay.Rules{}, func(f *podfile.File) {
 			f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
 		}, "not been tried yet"},
-		"by the runtime": {pod(func(p *attached.Pod) { p.File, p.Network = "", "" }), own, overlay.Rules{}, func(f *podfile.File) { f.Network, f.Adopted = "", podfile.ByNRI },
-			"not been tried yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := whole
@@ -118,94 +116,62 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 	return path
 }
 
-func (n *node) adopter(root string, runtime func() (map[string]attached.Pod, bool)) *adopter {
-	return &adopter{pods: n.Pods, hadFile: map[string]time.Time{}, Adoption: Adoption{Root: root, Runtime: runtime,
+func (n *node) adopter(root string) *adopter {
+	return &adopter{pods: n.Pods, hadFile: map[string]time.Time{}, Adoption: Adoption{Root: root,
 		Wanted: func() Wanted { return Wanted{Redirects: []steer.Redirect{r4, r6}} }}}
 }
 
-func (n *node) wantAdopted(by podfile.Finder, ids ...string) {
+func (n *node) wantAdopted(ids ...string) {
 	n.t.Helper()
 	var got []string
 	for _, f := range n.List() {
-		if f.Adopted == by {
+		if f.Adopted == podfile.ByCache {
 			got = append(got, f.ContainerID)
 		}
 	}
 	if diff := cmp.Diff(ids, got); diff != "" {
-		n.t.Errorf("adopted by %s (-want +got):\n%s", by, diff)
+		n.t.Errorf("adopted (-want +got):\n%s", diff)
 	}
 }
 
-// The runtime knows more than the cache: pods' annotations, and pods that are in no cache. Until the runtime has answered, a pod whose
-// annotations are unknown is not adopted, because its owner may have opted out.
-func TestAdoptByTheRuntime(t *testing.T) {
+// A pod whose annotations opt it out is adopted without being steered, and its source is exempt from interception. The file goes once
+// the netns is gone, although the plugin got no DEL; until then it stays, also without libcni's file.
+func TestAdoptOptedOut(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	root := t.TempDir()
-	first, second, third := n.AddPod("first"), n.AddPod("second"), n.AddPod("third")
-	cache(t, root, first, "first", "eth0", nil)
-	reported, settled := map[string]attached.Pod{}, false
-	k := n.adopter(root, func() (map[string]attached.Pod, bool) { return reported, settled })
+	pod, out, host := n.AddPod("pod"), n.AddPod("out"), *n.AddPod("host")
+	paths := []string{cache(t, root, pod, "pod", "eth0", nil), cache(t, root, out, "out", "eth0", map[string]string{overlay.AnnotationSteer: "false"})}
+	host.NetNS = n.Host
+	cache(t, root, &host, "host", "eth0", nil)
+	k := n.adopter(root)
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache)
-	if !k.retry {
-		t.Error("no other scan is due")
-	}
-	of := func(pod *testutil.Pod, id string, annotations map[string]string) attached.Pod {
-		return attached.Pod{ContainerID: id, IfName: "eth0", NetNS: pod.Path(), Namespace: "shop", Name: id, Addresses: pod.Addrs, Annotations: annotations}
-	}
-	reported["first"] = of(first, "first", map[string]string{overlay.AnnotationSteer: "false"})
-	reported["second"] = of(second, "second", map[string]string{})
-	reported["hosts"] = attached.Pod{ContainerID: "hosts", IfName: "eth0", Namespace: "shop", Name: "hosts", Addresses: third.Addrs}
-	host := of(third, "host-netns", nil)
-	host.NetNS = n.Host.Path()
-	reported["host-netns"] = host
-	settled = true
-	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache, "first")
-	n.wantAdopted(podfile.ByNRI, "second")
-	if d := n.states("first", "eth0")[0]; d.State != podfile.LeftAlone || d.Reason != overlay.OptedOut {
-		t.Errorf("who opted out: %+v", d)
+	n.wantAdopted("out", "pod")
+	if d := n.states("out", "eth0")[0]; d.State != podfile.LeftAlone || d.Reason != overlay.OptedOut {
+		t.Errorf("the pod that opted out: %+v", d)
 	}
 	if got := n.OptedOut(); len(got) != 2 {
 		t.Errorf("exempt from interception: %v", got)
 	}
-	// A pod that is in no cache is forgotten when its netns is gone.
-	second.Delete()
-	delete(reported, "second")
+	pod.Delete()
+	for _, path := range paths {
+		testutil.Must(t, os.Remove(path))
+	}
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByNRI)
-	n.wantAdopted(podfile.ByCache, "first")
+	n.reconcile(yes, true, map[string]int{Gone: 1, LeftAlone: 1})
+	n.wantAdopted("out")
 }
 
-// A pod with two attachments has one table. If the runtime removes one attachment without the plugin, its file goes, and the table keeps
-// the other's redirect. An attachment whose file the plugin's DEL removed is not adopted again.
-func TestAdoptTwoAttachments(t *testing.T) {
+// An attachment whose file the plugin's DEL removed is not adopted again.
+func TestAdoptOnce(t *testing.T) {
 	n := newNode(t, testutil.PTP)
-	n.serve()
 	root := t.TempDir()
-	pod := n.AddPod("pod")
-	paths := []string{cache(t, root, pod, "c1", "eth0", map[string]string{}), ""}
-	k := n.adopter(root, nil)
+	cache(t, root, n.AddPod("pod"), "c1", "eth0", map[string]string{})
+	k := n.adopter(root)
 	k.scan(t.Context())
-	write(t, n.dir, fileOf(pod, "c1", "net1", decisions(podfile.Steered, r4)))
-	n.reconcile(yes, false, map[string]int{Pending: 1, Steered: 1})
-	n.try(held, true)
-	n.reconcile(yes, true, map[string]int{Steered: 2})
-	n.wantTable(pod, r4, r6)
-	testutil.Must(t, os.Remove(paths[0]))
-	k.scan(t.Context())
-	n.wantTable(pod, r4)
-	n.wantAdopted(podfile.ByCache)
-	if len(n.List()) != 1 {
-		t.Errorf("files: %+v", n.List())
-	}
-
-	cache(t, root, pod, "c1", "eth0", map[string]string{})
-	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache, "c1")
+	n.wantAdopted("c1")
 	testutil.Must(t, podfile.Remove(n.dir, "c1", "eth0")) // as the plugin's DEL does, first of its chain
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache)
+	n.wantAdopted()
 }
 
 // If the cache cannot be listed, or does not exist, no pod counts as deleted.
@@ -214,15 +180,15 @@ func TestAdoptWithoutCache(t *testing.T) {
 	root := t.TempDir()
 	pod := n.AddPod("pod")
 	cache(t, root, pod, "c1", "eth0", map[string]string{})
-	k := n.adopter(root, nil)
+	k := n.adopter(root)
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache, "c1")
+	n.wantAdopted("c1")
 	testutil.Must(t, os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")))
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache, "c1")
+	n.wantAdopted("c1")
 	testutil.Must(t, os.WriteFile(filepath.Join(root, "results"), nil, 0o600)) // no folder
 	k.scan(t.Context())
-	n.wantAdopted(podfile.ByCache, "c1")
+	n.wantAdopted("c1")
 }
 
 // Connections that a pod has when it is steered end where they began, also where its table comes back from nothing.
@@ -375,27 +341,23 @@ func TestSteeredAmidConnections(t *testing.T) {
 // A reason is logged when it appears, not in each scan, and forgotten once nothing fails for it.
 func TestScanLogsAReasonOnce(t *testing.T) {
 	var logs strings.Builder
-	root, reported := t.TempDir(), map[string]attached.Pod{}
-	testutil.Must(t, os.Mkdir(filepath.Join(root, "results"), 0o700))
+	root := t.TempDir()
+	file := filepath.Join(root, "results", "pods-gone-eth0")
+	testutil.Must(t, os.Mkdir(filepath.Dir(file), 0o700))
 	k := &adopter{pods: open(t.TempDir(), "", slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))),
-		Adoption: Adoption{Root: root, Runtime: func() (map[string]attached.Pod, bool) { return reported, true }}}
-	removed := podfile.File{ContainerID: "removed", IfName: "eth0", Adopted: podfile.ByCache, NetNS: "/none"}
-	testutil.Must(t, podfile.Write(k.pods.stateDir, removed))
-	reported["gone"] = attached.Pod{ContainerID: "gone", IfName: "eth0", Namespace: "shop", Name: "gone", NetNS: "/none",
-		Addresses: []netip.Addr{r4.ClusterDNS}}
-	for i, missing := range []string{"/a", "/a", "/b", "/a", "/a"} {
-		k.pods.hostNS = filepath.Join(root, missing) // without the host's netns no rules are removed
+		Adoption: Adoption{Root: root}}
+	for i, netns := range []string{"/a", "/a", "/b", "/a", "/a"} {
+		text := `{"kind":"cniCacheV1","containerId":"gone","ifName":"eth0","networkName":"pods","netns":"` + netns +
+			`","cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","gone"]],"result":{"cniVersion":"1.0.0","ips":[{"address":"10.244.1.7/32"}]}}`
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		k.scan(t.Context())
-		if got, want := strings.Count(logs.String(), "cannot remove rules"), []int{1, 1, 2, 3, 3}[i]; got != want {
-			t.Errorf("scan %d: a pod that cannot be removed is logged %d times, want %d:\n%s", i, got, want, &logs)
-		}
-		if got := strings.Count(logs.String(), "running pod not adopted"); got != 1 {
-			t.Errorf("scan %d: a pod that cannot be adopted is logged %d times:\n%s", i, got, &logs)
+		if got, want := strings.Count(logs.String(), "running pod not adopted"), []int{1, 1, 2, 3, 3}[i]; got != want {
+			t.Errorf("scan %d: a pod that cannot be adopted is logged %d times, want %d:\n%s", i, got, want, &logs)
 		}
 	}
-	clear(reported)
+	testutil.Must(t, os.Remove(file))
 	k.scan(t.Context())
-	if _, still := k.failed["gone"]; still || len(k.failed) != 1 {
-		t.Errorf("a pod that the runtime no longer reports is remembered: %v", k.failed)
+	if len(k.failed) != 0 {
+		t.Errorf("a pod whose file is gone is remembered: %v", k.failed)
 	}
 }

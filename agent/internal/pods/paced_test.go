@@ -154,7 +154,7 @@ func TestAdoptionStops(t *testing.T) {
 		}
 		cache(t, root, pod, id, "eth0", map[string]string{})
 	}
-	n.adopter(root, nil).scan(t.Context())
+	n.adopter(root).scan(t.Context())
 	step := func() Due {
 		t.Helper()
 		n.Pods.due.adoption = adoption.Adoption{} // the time has come

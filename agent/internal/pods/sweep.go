@@ -13,7 +13,8 @@ import (
 // deadFor is how long the agent keeps a pod file after it found the netns gone: the runtime's DEL or GC should remove the file first.
 const deadFor = time.Hour
 
-// sweep removes the files of pods that have been gone for deadFor without a DEL. The caller holds p.reconciling.
+// sweep removes the files of pods that have been gone for deadFor without a DEL, and of adopted ones at once, because CRI-O calls only the
+// plugins that a pod was made with. The caller holds p.reconciling.
 func (p *Pods) sweep(files []podfile.File) {
 	gone := map[key]bool{}
 	now := time.Now()
@@ -25,10 +26,9 @@ func (p *Pods) sweep(files []podfile.File) {
 		gone[k] = true
 		since, known := p.dead[k]
 		if !known {
-			p.dead[k] = now
-			continue
+			p.dead[k], since = now, now
 		}
-		if now.Sub(since) < deadFor {
+		if f.Adopted == "" && now.Sub(since) < deadFor {
 			continue
 		}
 		if err := p.forget(f); err != nil {
@@ -36,7 +36,7 @@ func (p *Pods) sweep(files []podfile.File) {
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
 			continue
 		}
-		p.log.Info("removed the state file of a pod that is gone; no DEL removed it within 1 h",
+		p.log.Info("removed the state file of a pod that is gone; no DEL removed it",
 			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
 	maps.DeleteFunc(p.dead, func(k key, _ time.Time) bool { return !gone[k] })

@@ -16,17 +16,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"net"
-	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 
-	"github.com/neardns/neardns/pkg/attached"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -60,42 +56,11 @@ type Plugin struct {
 	Config
 	now            func() time.Time
 	reconnectDelay time.Duration // see the constant
-
-	mu      sync.Mutex              // guards the fields below
-	pods    map[string]attached.Pod // pods that the runtime reported, by container ID
-	settled bool                    // the runtime has reported its pods, or the first attempt to connect has failed
 }
 
 // New makes a Plugin, which connects to the runtime when Run is called.
 func New(c Config) *Plugin {
-	return &Plugin{Config: c, now: time.Now, reconnectDelay: reconnectDelay, pods: map[string]attached.Pod{}}
-}
-
-// Pods returns the pods that the runtime reported, by container ID. settled is false until the runtime has reported the running pods, or
-// the first attempt to connect has failed.
-func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return maps.Clone(p.pods), p.settled
-}
-
-// record stores the runtime's report of a pod. NRI does not name the pod's network interface; all runtimes call the first one eth0. The
-// caller has locked mu.
-func (p *Plugin) record(pod *api.PodSandbox) {
-	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
-		Annotations: map[string]string{}}
-	maps.Copy(a.Annotations, pod.GetAnnotations())
-	for _, ns := range pod.GetLinux().GetNamespaces() {
-		if ns.GetType() == "network" {
-			a.NetNS = ns.GetPath()
-		}
-	}
-	for _, ip := range pod.GetIps() {
-		if addr, err := netip.ParseAddr(ip); err == nil {
-			a.Addresses = append(a.Addresses, addr.Unmap())
-		}
-	}
-	p.pods[a.ContainerID] = a
+	return &Plugin{Config: c, now: time.Now, reconnectDelay: reconnectDelay}
 }
 
 // Run keeps the agent connected to the runtime's NRI until ctx ends.
@@ -108,9 +73,6 @@ func (p *Plugin) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.mu.Lock()
-		p.settled = true
-		p.mu.Unlock()
 		if !errors.As(err, new(*connectError)) {
 			disconnected = p.now() // the connection lasted until now
 			p.Log.Warn("lost the connection to the runtime's NRI; will retry", "err", err, "lasted", p.now().Sub(began))
@@ -193,32 +155,14 @@ type handler struct{ plugin *Plugin }
 
 // Synchronize is called after each connection, with the list of the running pods.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
-	h.plugin.mu.Lock() // throughout: a pod that is missing from Pods would be adopted without its annotations
-	clear(h.plugin.pods)
-	for _, pod := range pods {
-		h.plugin.record(pod)
-	}
-	h.plugin.settled = true
-	h.plugin.mu.Unlock()
 	for _, pod := range pods {
 		h.plugin.ApplyDNS(pod.GetId())
 	}
 	return nil, nil
 }
 
-// RemovePodSandbox is the runtime's last call about a pod.
-func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	h.plugin.mu.Lock()
-	defer h.plugin.mu.Unlock()
-	delete(h.plugin.pods, pod.GetId())
-	return nil
-}
-
 // RunPodSandbox is called after CNI's ADD and before the pod's containers start.
 func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	h.plugin.mu.Lock()
-	h.plugin.record(pod)
-	h.plugin.mu.Unlock()
 	h.plugin.ApplyDNS(pod.GetId())
 	return nil
 }

@@ -8,10 +8,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,11 +18,8 @@ import (
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	nrilog "github.com/containerd/nri/pkg/log"
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/neardns/neardns/pkg/attached"
-	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -154,38 +149,6 @@ func TestLay(t *testing.T) {
 	w.plugin.ApplyDNS("../../etc") // the ID of no pod, and no path either
 }
 
-// writerFunc is called with each line of a log.
-type writerFunc func(line []byte)
-
-func (f writerFunc) Write(line []byte) (int, error) {
-	f(line)
-	return len(line), nil
-}
-
-// When the agent connects again, it never reports a part of the running pods as all of them: a pod that is missing would be adopted
-// without its annotations, which may opt it out.
-func TestPodsDuringSynchronize(t *testing.T) {
-	w := newWorld(t)
-	var running []*api.PodSandbox
-	for _, id := range []string{"a", "b"} {
-		w.waiting(id, nil)
-		w.made(id)
-		running = append(running, &api.PodSandbox{Id: id, Annotations: map[string]string{overlay.AnnotationSteer: "false"}})
-	}
-	w.plugin.settled = true // by an earlier connection
-	var reported []int      // number of reported pods at each line of the log
-	w.plugin.Log = slog.New(slog.NewTextHandler(writerFunc(func([]byte) {
-		pods, _ := w.plugin.Pods()
-		reported = append(reported, len(pods))
-	}), nil))
-	if _, err := (handler{w.plugin}).Synchronize(t.Context(), running, nil); err != nil {
-		t.Fatal(err)
-	}
-	if want := []int{2, 2}; !slices.Equal(reported, want) {
-		t.Errorf("%d pods are reported while the DNS settings of each are applied, want %d", reported, want)
-	}
-}
-
 // nodeRuntime is the runtime's side of NRI, by the library that containerd has.
 type nodeRuntime struct {
 	*adaptation.Adaptation
@@ -294,23 +257,11 @@ func TestRun(t *testing.T) {
 	w.waiting("early", nil)
 	w.made("early")
 	runtime := startRuntime(t, w.plugin.Socket, "early", "foreign")
-	runtime.pods[0].Name, runtime.pods[0].Namespace, runtime.pods[0].Uid, runtime.pods[0].Ips = "cart", "shop", "7c1f", []string{"10.244.1.7", "none"}
-	runtime.pods[0].Annotations = map[string]string{"a": "b"}
-	runtime.pods[0].Linux = &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "pid", Path: "/p"}, {Type: "network", Path: "/run/netns/a"}}}
-	if told, settled := w.plugin.Pods(); settled || len(told) > 0 {
-		t.Errorf("before anybody was asked: %v, %v", told, settled)
-	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { w.plugin.Run(ctx) })
 	runtime.awaitPlugin(t)
 	w.wantText("early", overlaidText)
-	told, settled := w.plugin.Pods()
-	want := attached.Pod{ContainerID: "early", IfName: "eth0", NetNS: "/run/netns/a", Namespace: "shop", Name: "cart", UID: "7c1f",
-		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.7")}, Annotations: map[string]string{"a": "b"}}
-	if diff := cmp.Diff(want, told["early"], cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || !settled || len(told) != 2 {
-		t.Errorf("the runtime's pods %v, settled %v:\n%s", told, settled, diff)
-	}
 	for i := range 20 {
 		id := fmt.Sprintf("pod-%d", i)
 		w.waiting(id, nil)
@@ -323,15 +274,6 @@ func TestRun(t *testing.T) {
 	runtime.run(t, "unknown")
 	if d := w.dns("broken"); d.State != podfile.NoMethod {
 		t.Errorf("%+v", d)
-	}
-	if told, _ := w.plugin.Pods(); len(told) != 24 {
-		t.Errorf("the runtime told of %d pods, want 24", len(told))
-	}
-	if err := runtime.RemovePodSandbox(t.Context(), &api.RemovePodSandboxRequest{Pod: &api.PodSandbox{Id: "pod-7"}}); err != nil {
-		t.Error(err)
-	}
-	if told, _ := w.plugin.Pods(); len(told) != 23 || told["pod-7"].ContainerID != "" {
-		t.Errorf("after the end of one: %v", told)
 	}
 	runtime.end()
 	w.made("broken")
@@ -383,9 +325,6 @@ func TestNobodyThere(t *testing.T) {
 				}
 				return nil
 			})
-			if told, settled := w.plugin.Pods(); !settled || len(told) > 0 {
-				t.Errorf("nobody will tell: %v, settled %v", told, settled)
-			}
 			stop()
 			wg.Wait()
 			w.made("a")
