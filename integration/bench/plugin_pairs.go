@@ -37,7 +37,7 @@ func (b *bench) overlaid(p place) pair {
 	made := b.oursWith("overlaid", p, dir, map[string]any{
 		"resolvConfPaths": []string{filepath.Join(dir, "sandboxes", "{id}", "resolv.conf")}, "hostResolvConf": filepath.Join(dir, "host.conf"),
 		"dns": map[string]any{
-			"options": []string{"timeout:2", "attempts:3"}, "limits": "kubernetes", "excess": "refuse",
+			"options":    []string{"timeout:2", "attempts:3"},
 			"namespaces": map[string]any{"default": map[string]any{"policy": "ClusterFirst", "searches": []string{"team.example"}}, "other": map[string]any{"options": []string{"ndots:1"}}},
 		},
 	})

@@ -32,7 +32,7 @@ func TestDifferences(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resolvconf.Form(node, pod, nil, resolvconf.Limits{}, resolvconf.Truncate).Settings, got.Settings
+		return resolvconf.Form(node, pod, nil).Settings, got.Settings
 	}
 
 	t.Run("D1 the order of options", func(t *testing.T) {

@@ -34,22 +34,8 @@ type Level struct {
 // reads, and equal rules give equal bytes.
 type Rules struct {
 	Level
-	Limits     resolvconf.Profile `json:"limits,omitempty"` // "" is resolvconf.Kubernetes
-	Excess     resolvconf.Excess  `json:"excess,omitempty"`
-	Unknown    Unknown            `json:"unknownOptions,omitempty"` // "" is Keep
-	Namespaces map[string]Level   `json:"namespaces,omitempty"`     // namespace name → its level, which overrides the level for all pods
+	Namespaces map[string]Level `json:"namespaces,omitempty"` // namespace name → its level, which overrides the level for all pods
 }
-
-// Unknown selects what happens to an option of an overlay that no resolver knows. Unknown options that the pod has from the runtime stay.
-type Unknown string
-
-// Keep puts an unknown option into the pod's resolv.conf, with a note. Drop leaves the option out. Refuse ignores the whole overlay
-// (of a level or of the annotation) that has the option.
-const (
-	Keep   Unknown = "keep"
-	Drop   Unknown = "drop"
-	Refuse Unknown = "refuse"
-)
 
 // Values of the key "annotations": pods' annotations take effect, or not.
 const (
@@ -57,39 +43,25 @@ const (
 	Ignore = "ignore"
 )
 
-// Values of the key "excess".
-const (
-	truncate = "truncate" // resolvconf.Truncate, which is "" elsewhere
-	refuse   = string(resolvconf.Refuse)
-)
-
-// Keys of a Level that do not belong to its overlay. The last four are allowed only in the Level for all pods.
+// Keys of a Level that do not belong to its overlay. The second is allowed only in the Level for all pods.
 const (
 	keyAnnotations = "annotations"
 	keyNamespaces  = "namespaces"
-	keyLimits      = "limits"
-	keyExcess      = "excess"
-	keyUnknown     = "unknownOptions"
 )
+
+// retired are keys of earlier releases, and what holds in their place. They have no effect, as an unknown key.
+var retired = map[string]string{
+	"searchCompletion": `write options: ["ndots:2"] in its place`,
+	"limits":           "Kubernetes' limits hold",
+	"excess":           "lists are cut at Kubernetes' limits",
+	"unknownOptions":   "an unknown option stays, with a warning",
+}
 
 // Read reads the operator's rules from v and adds the faults to r. If the only faults are unknown keys, the result has all other
 // keys.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules
 	own := level(r, v, &rules.Level, true)
-	if limits, ok := own[keyLimits]; ok {
-		var err error
-		name, _ := text(r, limits)
-		if rules.Limits, err = resolvconf.ParseProfile(name); err != nil {
-			r.Fault(limits, "%v", err)
-		}
-	}
-	if excess, ok := own[keyExcess]; ok && oneOf(r, excess, truncate, refuse) == refuse {
-		rules.Excess = resolvconf.Refuse
-	}
-	if unknown, ok := own[keyUnknown]; ok {
-		rules.Unknown = Unknown(oneOf(r, unknown, string(Keep), string(Drop), string(Refuse)))
-	}
 	if spaces, ok := own[keyNamespaces]; ok {
 		if spaces.Kind != strict.Object {
 			r.Fault(spaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
@@ -121,22 +93,23 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 	var rest []strict.Member
 	for _, m := range v.Sorted() {
 		switch m.Key {
-		case keyNamespaces, keyLimits, keyExcess, keyUnknown:
+		case keyNamespaces:
 			if !whole {
 				r.Fault(m.Value, "stands for all pods only: take it out here")
 			}
 		case keyAnnotations:
-		case "searchCompletion": // of releases before this one; without effect, as an unknown key
-			r.Add(&strict.Fault{Place: m.Value.Place, Field: m.Value.Field, Unknown: true,
-				Message: `was taken out, and has no effect: write options: ["ndots:2"] in its place`})
-			continue
 		case "policy", "nameservers", "search", "searches", "options":
 			rest = append(rest, m)
 			continue
 		default:
+			if instead, ok := retired[m.Key]; ok {
+				r.Add(&strict.Fault{Place: m.Value.Place, Field: m.Value.Field, Unknown: true,
+					Message: "was taken out, and has no effect: " + instead})
+				continue
+			}
 			keys := []string{"policy", "nameservers", "searches", "options", keyAnnotations}
 			if whole {
-				keys = append(keys, keyNamespaces, keyLimits, keyExcess, keyUnknown)
+				keys = append(keys, keyNamespaces)
 			}
 			r.Unknown(m, keys...)
 		}
@@ -147,14 +120,6 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 	}
 	l.Overlay = resolvconf.ReadOverlay(r, rest)
 	return own
-}
-
-func text(r *strict.Reader, v strict.Value) (string, bool) {
-	if v.Kind != strict.String {
-		r.Fault(v, "%s: a string is wanted", shown(v))
-		return "", false
-	}
-	return r.Text(v)
 }
 
 func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
@@ -187,7 +152,7 @@ func isNamespace(s string) bool {
 
 // IsZero reports whether the rules are the default, which changes no settings.
 func (r Rules) IsZero() bool {
-	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate && r.Unknown == ""
+	return r.Level.isZero() && len(r.Namespaces) == 0
 }
 
 func (l Level) isZero() bool {

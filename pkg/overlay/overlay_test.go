@@ -48,17 +48,17 @@ func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
 		`[]`:                         `dns: not an object: write it like {"options": ["ndots:2"]}`,
 		`null`:                       `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`{"domain": "x"}`:            `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces, limits, excess, unknownOptions`,
+		`{"domain": "x"}`:            `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces`,
 		`{"searchCompletion": true}`: `dns.searchCompletion: was taken out, and has no effect: write options: ["ndots:2"] in its place`,
-		`{"annotations": "obey", "excess": 1, "limits": "musl"}`: `dns.annotations: "obey" is not known: write one of honour, ignore
-dns.limits: profile "musl" is not known: write kubernetes or glibc-legacy
-dns.excess: 1 is not known: write one of truncate, refuse`,
-		`{"unknownOptions": "warn"}`:                       `dns.unknownOptions: "warn" is not known: write one of keep, drop, refuse`,
+		`{"annotations": "obey"}`:    `dns.annotations: "obey" is not known: write one of honour, ignore`,
+		`{"excess": "refuse", "limits": "glibc-legacy", "unknownOptions": "drop"}`: "dns.excess: was taken out, and has no effect: lists are cut at Kubernetes' limits\n" +
+			"dns.limits: was taken out, and has no effect: Kubernetes' limits hold\n" +
+			"dns.unknownOptions: was taken out, and has no effect: an unknown option stays, with a warning",
 		`{"namespace": {}, "option": []}`:                  "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
 		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations",
 		`{"namespaces": []}`:                               `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
 		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
-		`{"namespaces": {"shop": {"limits": "x"}}}`:        "dns.namespaces.shop.limits: stands for all pods only: take it out here",
+		`{"namespaces": {"shop": {"namespaces": {}}}}`:     "dns.namespaces.shop.namespaces: stands for all pods only: take it out here",
 		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
 	} {
 		if _, err := decode("dns", []byte(text)); err == nil || err.Error() != want {
@@ -72,7 +72,7 @@ func TestRulesAreKept(t *testing.T) {
 	for _, text := range []string{
 		`{}`,
 		`{"options":["ndots:2","edns0"]}`,
-		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"annotations":"ignore","limits":"glibc-legacy","excess":"refuse","unknownOptions":"drop",` +
+		`{"policy":"None","nameservers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:2"],"annotations":"ignore",` +
 			`"namespaces":{"a":{},"b":{"policy":"Default","annotations":"honour"}}}`,
 	} {
 		r := mustDecode(t, text)
@@ -122,9 +122,6 @@ func TestPrecedence(t *testing.T) {
 			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
-		"the pod's is too long, the others stay": {`{"excess": "refuse", "options": ["ndots:1"]}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,
-			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"),
-			`annotation neardns.io/dns-params: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "3.3.3.3"`},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,
 			settings("10.96.0.10 192.0.2.9 169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"),
 			"nameserver 0.0.0.0 of dns: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
@@ -139,8 +136,8 @@ func TestPrecedence(t *testing.T) {
 		"for a namespace":   {`{"namespaces": {"shop": {"nameservers": "local"}}}`, "shop", "", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), ""},
 		"for a pod":         {`{}`, "shop", "nameservers: local\n", settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), ""},
 		"for all but a pod": {`{"nameservers": ["local"]}`, "shop", "policy: ClusterFirst\n", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local corp.example", "ndots:5"), ""},
-		"too long and cut": {`{"limits": "glibc-legacy"}`, "shop", `{"searches": ["a", "b", "c", "d"]}`,
-			settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local a b c", "ndots:5"), ""},
+		"too long and cut": {`{}`, "shop", `{"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3"]}`,
+			settings("10.96.0.10 1.1.1.1 2.2.2.2", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			annotations := map[string]string{"foreign.example/x": "y"}
@@ -166,11 +163,11 @@ func TestPrecedence(t *testing.T) {
 				return
 			}
 			// The overlay that Apply returned gives the same settings without the node.
-			if d := cmp.Diff(r.Settings, Reapply(all, own, w.limits, w.excess).Settings); d != "" {
+			if d := cmp.Diff(r.Settings, Reapply(all, own).Settings); d != "" {
 				t.Errorf("laid again (-first +second):\n%s", d)
 			}
 			// Applied twice, it gives the same settings.
-			if d := cmp.Diff(r.Settings, Reapply(all, r.Settings, w.limits, w.excess).Settings); d != "" {
+			if d := cmp.Diff(r.Settings, Reapply(all, r.Settings).Settings); d != "" {
 				t.Errorf("laid over itself (-first +second):\n%s", d)
 			}
 		})
@@ -227,7 +224,7 @@ func TestNodeUnknown(t *testing.T) {
 
 func FuzzFor(f *testing.F) {
 	f.Add(`{"options": ["ndots:2"], "namespaces": {"shop": {"policy": "Default"}}}`, "search: [a.b]", "shop")
-	f.Add(`{"excess": "refuse", "limits": "glibc-legacy", "searches": ["a", "b"]}`, `{"policy": "None", "nameservers": ["::1"]}`, "")
+	f.Add(`{"searches": ["a", "b"]}`, `{"policy": "None", "nameservers": ["::1"]}`, "")
 	f.Fuzz(func(t *testing.T, rules, params, namespace string) {
 		r, err := decode("dns", []byte(rules))
 		if err != nil {

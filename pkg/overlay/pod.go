@@ -20,10 +20,7 @@ import (
 type PodRules struct {
 	podfile.Annotations
 
-	layers  []layer // in order of precedence, the lowest first
-	limits  resolvconf.Profile
-	excess  resolvconf.Excess
-	unknown Unknown
+	layers []layer // in order of precedence, the lowest first
 }
 
 // layer is an overlay and its source.
@@ -36,7 +33,7 @@ type layer struct {
 // pods overrides the pod's own settings, the level of the pod's namespace overrides that level, and the pod's annotation overrides
 // both. field is the rules' path in the configuration, for messages, for example "dns".
 func (r Rules) For(field, namespace string, annotations map[string]string) PodRules {
-	w := PodRules{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
+	var w PodRules
 	w.add(field, r.Overlay)
 	if l, ok := r.Namespaces[namespace]; ok {
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
@@ -70,23 +67,6 @@ func (w *PodRules) add(what string, o resolvconf.Overlay) {
 		}
 		return why != ""
 	})
-	refused := false
-	for _, option := range o.Options {
-		if resolvconf.Knows(option) || w.unknown == "" || w.unknown == Keep {
-			continue
-		}
-		ignored := "option " + option + " of " + what
-		if refused = w.unknown == Refuse; refused {
-			ignored = what
-		}
-		w.ignore(ignored, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, w.unknown))
-	}
-	if refused {
-		return
-	}
-	if w.unknown == Drop {
-		o.Options = slices.DeleteFunc(slices.Clone(o.Options), func(option string) bool { return !resolvconf.Knows(option) })
-	}
 	if !isEmpty(o) {
 		w.layers = append(w.layers, layer{what, o})
 	}
@@ -205,7 +185,7 @@ func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, o
 		if all != nil {
 			next = next.Over(*all)
 		}
-		r := Reapply(&next, own, w.limits, w.excess)
+		r := Reapply(&next, own)
 		if r.Refused != nil {
 			ignored.ignore(l.what, r.Refused)
 			continue
@@ -217,6 +197,6 @@ func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, o
 
 // Reapply applies an overlay that Apply returned to a pod's own settings. The agent calls it if the runtime writes the pod's
 // resolv.conf only after ADD.
-func Reapply(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
-	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o, limits.Limits(), excess)
+func Reapply(o *resolvconf.Overlay, own resolvconf.Settings) resolvconf.Result {
+	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o)
 }

@@ -23,33 +23,21 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		node.Locals[a.String()] = a.String() // only the number of addresses matters
 	}
 	const namespace = "default"
-	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{},
-		resolvconf.Truncate).Settings
+	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil).Settings
 	w := warner{seen: map[string]bool{}}
-	try := func(name string, at strict.Value, level Level) {
+	try := func(name string, at strict.Value) {
 		_, applied, ignored := rules.For(v.Field, name, nil).Apply(node, nil, namespace, usual)
 		for _, i := range ignored {
 			w.ignored(at, i)
-			if i.What != at.Field {
-				continue
-			}
-			// The level is refused. Add its other faults, so that one correction is enough.
-			_, alone, _ := Rules{Level: level, Limits: rules.Limits}.For(at.Field, "", nil).Apply(node, nil, namespace, usual)
-			for _, n := range alone.Notes {
-				inIgnored := n.Code == resolvconf.UnknownOption && rules.Unknown != "" && rules.Unknown != Keep
-				if !inIgnored && !strings.Contains(i.Why, n.Text) {
-					w.note(at, n)
-				}
-			}
 		}
 		for _, n := range applied.Notes {
 			w.note(at, n)
 		}
 	}
-	try("", v, rules.Level)
+	try("", v)
 	if spaces, ok := v.Map()[keyNamespaces]; ok {
 		for _, m := range spaces.Sorted() {
-			try(m.Key, m.Value, rules.Namespaces[m.Key])
+			try(m.Key, m.Value)
 		}
 	}
 	return w.out
@@ -78,8 +66,6 @@ func (w *warner) ignored(level strict.Value, i podfile.Ignored) {
 	switch {
 	case strings.HasPrefix(i.What, "nameserver "):
 		w.add(member(level, "nameservers"), strings.Fields(i.What)[1]+" is left out: "+i.Why)
-	case strings.HasPrefix(i.What, "option "):
-		w.add(option(level, strings.Fields(i.What)[1]), i.Why)
 	default:
 		w.add(level, "no pod with the kubelet's settings gets it: "+i.Why)
 	}

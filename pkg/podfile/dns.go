@@ -41,10 +41,6 @@ type DNS struct {
 	// Overlay is the wanted overlay, merged from the configuration and the pod's annotations; nil in the state AsGiven. Its policy is
 	// empty, or None if the overlay replaces all settings. In both cases it can be applied without facts about the node or the pod.
 	Overlay *resolvconf.Overlay `json:"overlay,omitempty"`
-	// Limits and Refuse control what happens if Overlay makes a list too long: Refuse means resolvconf.Refuse, otherwise
-	// resolvconf.Truncate.
-	Limits resolvconf.Profile `json:"limits,omitempty"`
-	Refuse bool               `json:"refuse,omitempty"`
 	// Path is the path of the pod's resolv.conf on the host; "" if it is not known.
 	Path  string            `json:"path,omitempty"`
 	Notes []resolvconf.Note `json:"notes,omitempty"` // remarks about Settings, for example that a list was cut

@@ -16,8 +16,7 @@ func dnsSample() *DNS {
 		State: Overlaid, Method: MethodFile, Path: "/run/sandboxes/abc/resolv.conf",
 		Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local"}, Options: []string{"ndots:1"}},
 		Overlay:  &resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1"}}},
-		Limits:   resolvconf.GlibcLegacy, Refuse: true,
-		Notes: []resolvconf.Note{{Code: resolvconf.UnknownOption, Text: "x"}},
+		Notes:    []resolvconf.Note{{Code: resolvconf.UnknownOption, Text: "x"}},
 	}
 }
 

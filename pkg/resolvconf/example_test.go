@@ -21,7 +21,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	r := resolvconf.Form(node, pod, overlay, resolvconf.Kubernetes.Limits(), resolvconf.Truncate)
+	r := resolvconf.Form(node, pod, overlay)
 
 	// The file that the pod has; only the lines that differ are rewritten.
 	file := resolvconf.Parse([]byte("# by the runtime\nsearch ns1.svc.cluster.local svc.cluster.local cluster.local foo.com\nnameserver 10.96.0.10\noptions ndots:5\n"))

@@ -35,9 +35,7 @@ type Pod struct {
 // Result has a pod's settings, whether an overlay was applied, and notes about the settings.
 type Result struct {
 	Settings
-	// Overlaid reports whether the overlay is in the settings. If not, they are the kubelet's, cut to the caller's limits with
-	// Truncate.
-	Overlaid bool
+	Overlaid bool // whether the overlay is in the settings; if not, they are the kubelet's
 	// Refused is the reason why Form dropped the overlay (the wanted change to the pod's settings). It is nil if Form applied it or got
 	// none.
 	Refused error
@@ -47,27 +45,18 @@ type Result struct {
 
 // Form computes a pod's settings. It first does what the kubelet does, from the pod's policy and dnsConfig and within the limits of
 // Kubernetes. It then merges the overlay (nil for none) into the result, like one more dnsConfig; an overlay with a policy is merged into
-// that policy's settings instead. Last, it applies the caller's limits: with Truncate it cuts the settings, with Refuse it cuts nothing
-// but drops an overlay that adds to a list beyond the list's limit. It also drops an overlay that is invalid or that would leave the pod
-// without a nameserver. Decide by the nameservers of the result whether to steer the pod.
-func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Result {
+// that policy's settings instead, and the result is cut to the limits again. It drops an overlay that is invalid or that would leave the
+// pod without a nameserver. Decide by the nameservers of the result whether to steer the pod.
+func Form(node Node, pod Pod, overlay *Overlay) Result {
 	var r Result
 	r.Settings, r.Notes = form(node, pod)
 	if overlay != nil {
-		merged, notes, err := merge(node, pod, r, *overlay, limits, excess)
+		merged, notes, err := merge(node, pod, r, *overlay)
 		if err != nil {
 			r.Refused = fmt.Errorf("overlay dropped: %w", err)
 		} else {
-			r = Result{Settings: merged, Notes: notes, Overlaid: true}
-		}
-	}
-	fit, cut := limits.fit(r.Settings)
-	if excess == Truncate {
-		r.Settings = fit
-		r.Notes = append(r.Notes, cut...)
-	} else {
-		for _, c := range cut {
-			r.Notes = append(r.Notes, note(BeyondLimits, "left as the pod has it: %s", c.Text))
+			fit, cut := merged.fit()
+			r = Result{Settings: fit, Notes: append(notes, cut...), Overlaid: true}
 		}
 	}
 	r.Notes = append(r.Notes, r.lint()...)
@@ -76,7 +65,7 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 
 // merge merges the overlay into the settings that the pod has without it, or returns the reason why it cannot. The notes are about
 // the settings before the merge.
-func merge(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
+func merge(node Node, pod Pod, own Result, o Overlay) (Settings, []Note, error) {
 	if faults := o.check(""); len(faults) > 0 {
 		return Settings{}, nil, strict.Bounded(faults, mostFaults)
 	}
@@ -89,28 +78,7 @@ func merge(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Exce
 	if len(merged.Nameservers) == 0 && len(own.Nameservers) > 0 {
 		return Settings{}, nil, errors.New("nameservers: it leaves the pod without any: name one, or another policy")
 	}
-	if excess == Refuse {
-		fit, cut := limits.fit(merged)
-		// If the pod's own settings exceed a limit already, refuse the overlay only if it adds to that list. An overlay that only
-		// sets an option still applies.
-		tooMany := len(fit.Nameservers) < len(merged.Nameservers) && adds(o.Nameservers, base.Nameservers)
-		tooLong := len(fit.Searches) < len(merged.Searches) && adds(o.Searches, base.Searches)
-		if tooMany || tooLong {
-			var faults []error
-			for _, c := range cut {
-				if c.Code == NameserversCut && tooMany || c.Code == SearchesCut && tooLong {
-					faults = append(faults, errors.New(c.Text))
-				}
-			}
-			return Settings{}, nil, errors.Join(faults...)
-		}
-	}
 	return merged, notes, nil
-}
-
-// adds reports whether more has a word that have lacks.
-func adds(more, have []string) bool {
-	return slices.ContainsFunc(more, func(w string) bool { return !slices.Contains(have, w) })
 }
 
 // form returns the settings that the kubelet gives a pod (pkg/kubelet/network/dns/dns.go, GetPodDNS, Kubernetes 1.36).
@@ -144,7 +112,7 @@ func form(node Node, pod Pod) (Settings, []Note) {
 	if pod.Config != nil {
 		s = s.merge(*pod.Config)
 	}
-	s, cut := Limits{}.fit(s)
+	s, cut := s.fit()
 	return s, append(notes, cut...)
 }
 

@@ -82,7 +82,7 @@ func TestOwn(t *testing.T) {
 			}
 			c.pod.Namespace = "ns1"
 			for range 20 { // the result must not depend on a map's order
-				r := Form(n, c.pod, nil, Limits{}, Truncate)
+				r := Form(n, c.pod, nil)
 				if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("(-want +got):\n%s", diff)
 				}
@@ -106,27 +106,21 @@ func domains(n, length int) string {
 func TestLimits(t *testing.T) {
 	long := strings.Repeat("x", 254)
 	for name, c := range map[string]struct {
-		limits   Limits
 		have     Settings
 		want     Settings
 		wantNote string
 	}{
-		"within":                  {Limits{}, settings("1 2 3", domains(32, 63), ""), settings("1 2 3", domains(32, 63), ""), ""},
-		"nameservers":             {Limits{}, settings("1 2 3 4 5", "", ""), settings("1 2 3", "", ""), `3 of 5 nameservers are within the limit; beyond it: "4", "5"`},
-		"domains":                 {Limits{}, settings("", domains(37, 2), ""), settings("", domains(32, 2), ""), `32 of 37 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "32", "33", "34", and 2 more`},
-		"2048 characters":         {Limits{}, settings("", domains(8, 253)+" "+domains(1, 16), ""), settings("", domains(8, 253)+" "+domains(1, 16), ""), ""},
-		"2049 characters":         {Limits{}, settings("", domains(8, 253)+" "+domains(1, 17), ""), settings("", domains(8, 253), ""), `8 of 9 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "00000000000000000"`},
-		"253 characters each":     {Limits{}, settings("", "a "+long+" b", ""), settings("", "a b", ""), ""},
-		"the count comes first":   {Limits{}, settings("", long+" "+domains(32, 2), ""), settings("", domains(31, 2), ""), ""},
-		"glibc-legacy at 256":     {GlibcLegacy.Limits(), settings("", domains(2, 128)[:256], ""), settings("", domains(2, 128)[:256], ""), ""},
-		"glibc-legacy beyond 256": {GlibcLegacy.Limits(), settings("", domains(2, 128), ""), settings("", domains(1, 128), ""), ""},
-		"glibc-legacy":            {GlibcLegacy.Limits(), settings("1 2 3 4", domains(7, 9), "ndots:5"), settings("1 2 3", domains(6, 9), "ndots:5"), ""},
-		"one's own":               {Limits{Nameservers: 1}, settings("1 2", domains(32, 9), ""), settings("1", domains(32, 9), ""), `1 of 2 nameservers are within the limit; beyond it: "2"`},
-		"smaller than a domain":   {Limits{SearchChars: 3}, settings("", "abcd e", ""), Settings{}, ""},
+		"within":                {settings("1 2 3", domains(32, 63), ""), settings("1 2 3", domains(32, 63), ""), ""},
+		"nameservers":           {settings("1 2 3 4 5", "", ""), settings("1 2 3", "", ""), `3 of 5 nameservers are within the limit; beyond it: "4", "5"`},
+		"domains":               {settings("", domains(37, 2), ""), settings("", domains(32, 2), ""), `32 of 37 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "32", "33", "34", and 2 more`},
+		"2048 characters":       {settings("", domains(8, 253)+" "+domains(1, 16), ""), settings("", domains(8, 253)+" "+domains(1, 16), ""), ""},
+		"2049 characters":       {settings("", domains(8, 253)+" "+domains(1, 17), ""), settings("", domains(8, 253), ""), `8 of 9 search domains are within the limits (32 domains, 2048 characters in all, 253 each); beyond them: "00000000000000000"`},
+		"253 characters each":   {settings("", "a "+long+" b", ""), settings("", "a b", ""), ""},
+		"the count comes first": {settings("", long+" "+domains(32, 2), ""), settings("", domains(31, 2), ""), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.have.clone()
-			got, notes := c.limits.fit(c.have)
+			got, notes := c.have.fit()
 			if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -136,7 +130,7 @@ func TestLimits(t *testing.T) {
 			if c.wantNote != "" && (len(notes) != 1 || notes[0].Text != c.wantNote) {
 				t.Errorf("notes %v", notes)
 			}
-			if again, notes := c.limits.fit(got); len(notes) > 0 || !cmp.Equal(again, got, cmpopts.EquateEmpty()) {
+			if again, notes := got.fit(); len(notes) > 0 || !cmp.Equal(again, got, cmpopts.EquateEmpty()) {
 				t.Errorf("what fits does not: %v", notes)
 			}
 			if !cmp.Equal(before, c.have) {
@@ -152,8 +146,6 @@ func TestOverlay(t *testing.T) {
 	for name, c := range map[string]struct {
 		overlay Overlay
 		pod     Pod
-		limits  Profile
-		excess  Excess
 		want    Settings // own, where it is empty
 		refused string
 		notes   []Code
@@ -165,19 +157,6 @@ func TestOverlay(t *testing.T) {
 			want: settings("10.96.0.10 fd00::a 9.9.9.9", cluster+" x", "ndots:5")},
 		"cut": {overlay: Overlay{Settings: settings("9.9.9.9 8.8.8.8", "", "ndots:1")}, want: settings("10.96.0.10 fd00::a 9.9.9.9", cluster, "ndots:1"),
 			notes: []Code{NameserversCut}},
-		"refused instead of cut": {overlay: Overlay{Settings: settings("9.9.9.9 8.8.8.8", "", "ndots:1")}, excess: Refuse,
-			refused: `overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "8.8.8.8"`},
-		"refused by the older glibc": {overlay: Overlay{Settings: settings("", "x y z", "ndots:1")}, limits: GlibcLegacy, excess: Refuse,
-			refused: `overlay dropped: 6 of 7 search domains are within the limits (6 domains, 256 characters in all, 253 each); beyond them: "z"`},
-		"cut for the older glibc": {overlay: Overlay{Settings: settings("", "x y z", "ndots:1")}, limits: GlibcLegacy,
-			want: settings("10.96.0.10 fd00::a", cluster+" x y", "ndots:1"), notes: []Code{SearchesCut}},
-		"not refused for what it did not add": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "corp.example e", "ndots:1")}, limits: GlibcLegacy, excess: Refuse,
-			want: settings("10.96.0.10 fd00::a", cluster+" c d e", "ndots:1"), notes: []Code{BeyondLimits}},
-		"cut for the older glibc also what it did not add": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "", "ndots:1")}, limits: GlibcLegacy,
-			want: settings("10.96.0.10 fd00::a", cluster+" c d", "ndots:1"), notes: []Code{SearchesCut}},
-		"refused, and the pod beyond the limits itself": {pod: Pod{Config: ptr(settings("", "c d e", ""))}, overlay: Overlay{Settings: settings("", "f", "")}, limits: GlibcLegacy, excess: Refuse,
-			want:    settings("10.96.0.10 fd00::a", cluster+" c d e", "ndots:5"),
-			refused: `overlay dropped: 6 of 8 search domains are within the limits (6 domains, 256 characters in all, 253 each); beyond them: "e", "f"`, notes: []Code{BeyondLimits}},
 		"a policy says all": {pod: Pod{Config: ptr(settings("1.1.1.1", "c", "edns0"))}, overlay: Overlay{Policy: None, Settings: settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
 		"the policy Default": {pod: Pod{Config: ptr(settings("1.1.1.1 2.2.2.2", "c", "edns0"))}, overlay: Overlay{Policy: Default, Settings: settings("", "", "ndots:2")},
 			want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:2 rotate timeout:2")},
@@ -207,7 +186,7 @@ func TestOverlay(t *testing.T) {
 			if cmp.Equal(c.want, Settings{}) {
 				c.want = own
 			}
-			r := Form(plain(), c.pod, &c.overlay, c.limits.Limits(), c.excess)
+			r := Form(plain(), c.pod, &c.overlay)
 			if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -230,13 +209,13 @@ func TestArguments(t *testing.T) {
 	}
 	n, p, o := arguments()
 	for range 2 {
-		r := Form(n, p, o, GlibcLegacy.Limits(), Truncate)
+		r := Form(n, p, o)
 		for _, list := range [][]string{r.Nameservers, r.Searches, r.Options} {
 			for i := range list {
 				list[i] = "mine"
 			}
 		}
-		r = Form(n, Pod{Policy: Default}, nil, Limits{}, Refuse)
+		r = Form(n, Pod{Policy: Default}, nil)
 		r.Nameservers[0], r.Options[0] = "mine", "mine"
 	}
 	wantN, wantP, wantO := arguments()
@@ -277,14 +256,6 @@ func TestLint(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for _, p := range []Profile{Kubernetes, GlibcLegacy} {
-		if got, err := ParseProfile(string(p)); got != p || err != nil {
-			t.Errorf("%s: %s, %v", p, got, err)
-		}
-	}
-	if _, err := ParseProfile("glibc"); err == nil || err.Error() != `profile "glibc" is not known: write kubernetes or glibc-legacy` {
-		t.Errorf("%v", err)
-	}
 	for name, want := range map[string]Policy{"Default": Default, "ClusterFirst": ClusterFirst, "ClusterFirstWithHostNet": ClusterFirstWithHostNet, "None": None, "Custom": None, "": "", "default": ""} {
 		if got, err := ParsePolicy(name); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v", name, got, err)
@@ -309,14 +280,7 @@ func FuzzForm(f *testing.F) {
 			p.Config = ptr(settings(nameservers, searches, options))
 		}
 		o := Overlay{Policy: Policy(oPolicy), Settings: settings(oNameservers, oSearches, oOptions)}
-		limits, excess := Kubernetes.Limits(), Truncate
-		if flags&8 != 0 {
-			limits = GlibcLegacy.Limits()
-		}
-		if flags&16 != 0 {
-			excess = Refuse
-		}
-		own, with := Form(n, p, nil, limits, excess), Form(n, p, &o, limits, excess)
+		own, with := Form(n, p, nil), Form(n, p, &o)
 		if own.Overlaid || own.Refused != nil || with.Overlaid == (with.Refused != nil) {
 			t.Fatalf("without: %+v\nwith: %+v", own, with)
 		}
@@ -326,10 +290,10 @@ func FuzzForm(f *testing.F) {
 		if len(own.Nameservers) > 0 && len(with.Nameservers) == 0 {
 			t.Fatalf("the overlay took the last nameserver: %+v", with)
 		}
-		if _, cut := limits.fit(with.Settings); excess == Truncate && len(cut) > 0 {
+		if _, cut := with.fit(); len(cut) > 0 {
 			t.Fatalf("%v of %+v", cut, with)
 		}
-		if !cmp.Equal(with, Form(n, p, &o, limits, excess), cmpopts.EquateErrors()) && with.Refused == nil {
+		if !cmp.Equal(with, Form(n, p, &o), cmpopts.EquateErrors()) && with.Refused == nil {
 			t.Fatal("not the same twice")
 		}
 	})
@@ -352,7 +316,7 @@ func TestOverAndSpell(t *testing.T) {
 		if o.NamesLocal() {
 			o = o.Spell(node, pod.Namespace)
 		}
-		return Form(node, pod, &o, Limits{}, Truncate)
+		return Form(node, pod, &o)
 	}
 	for i, below := range overlays {
 		first := form(pod(own), below)
@@ -366,12 +330,12 @@ func TestOverAndSpell(t *testing.T) {
 			if spelt.Policy != "" && spelt.Policy != None {
 				t.Errorf("%d over %d: policy %s", j, i, spelt.Policy)
 			}
-			if got := Form(Node{}, pod(own), &spelt, Limits{}, Truncate).Settings; !reflect.DeepEqual(got, want) {
+			if got := Form(Node{}, pod(own), &spelt).Settings; !reflect.DeepEqual(got, want) {
 				t.Errorf("%d over %d, spelt: %+v, want %+v", j, i, got, want)
 			}
 		}
 	}
-	if bad := (Overlay{Policy: "Nonsense"}).Spell(node, "shop"); Form(Node{}, pod(own), &bad, Limits{}, Truncate).Refused == nil {
+	if bad := (Overlay{Policy: "Nonsense"}).Spell(node, "shop"); Form(Node{}, pod(own), &bad).Refused == nil {
 		t.Error("an unknown policy is laid")
 	}
 }
@@ -393,11 +357,11 @@ func TestLocal(t *testing.T) {
 		o, err := DecodeOverlay("dns", []byte(text))
 		testutil.Must(t, err)
 		spelt := o.Spell(node, "shop")
-		got := Form(Node{}, Pod{Policy: None, Config: &own}, &spelt, Limits{}, Truncate)
+		got := Form(Node{}, Pod{Policy: None, Config: &own}, &spelt)
 		if got.Refused != nil || !cmp.Equal(want, got.Settings, cmpopts.EquateEmpty()) {
 			t.Errorf("%s: %+v (%v), want %+v", text, got.Settings, got.Refused, want)
 		}
-		again := Form(Node{}, Pod{Policy: None, Config: &got.Settings}, &spelt, Limits{}, Truncate)
+		again := Form(Node{}, Pod{Policy: None, Config: &got.Settings}, &spelt)
 		if !cmp.Equal(want, again.Settings, cmpopts.EquateEmpty()) {
 			t.Errorf("%s: twice is %+v", text, again.Settings)
 		}

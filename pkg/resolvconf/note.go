@@ -25,7 +25,6 @@ const (
 	UnknownPolicy     Code = "unknown-policy"      // the policy is unknown, and is taken as ClusterFirst
 	NameserversCut    Code = "nameservers-cut"     // more nameservers than the limit; the last ones were removed
 	SearchesCut       Code = "searches-cut"        // more search domains than the limits; some were removed
-	BeyondLimits      Code = "beyond-limits"       // with Refuse: a list exceeds its limit, but not because of an overlay, and stays as it is
 	LongLine          Code = "long-line"           // a line that is too long for musl, which ignores it
 	UnknownOption     Code = "unknown-option"      // an option that no resolver reads
 	OptionValue       Code = "option-value"        // an option whose value is missing, too large or not allowed
@@ -55,13 +54,6 @@ var knownOptions = map[string]knownOption{"ndots": {true, 15}, "timeout": {true,
 
 // KnownOptions returns the names of all options that some resolver reads, for messages.
 func KnownOptions() string { return strings.Join(slices.Sorted(maps.Keys(knownOptions)), ", ") }
-
-// Knows reports whether some resolver reads an option, which is written as in a resolv.conf. The option's value does not matter.
-func Knows(option string) bool {
-	name, _, _ := strings.Cut(option, ":")
-	_, ok := knownOptions[name]
-	return ok
-}
 
 // lint returns notes about settings that some resolver ignores or changes.
 func (s Settings) lint() []Note {

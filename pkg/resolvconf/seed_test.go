@@ -50,18 +50,14 @@ func TestSeed(t *testing.T) {
 				return
 			}
 			p := Pod{Policy: policy, Namespace: pod.Metadata.Namespace}
-			for _, limits := range []Profile{Kubernetes, GlibcLegacy} {
-				for _, excess := range []Excess{Truncate, Refuse} {
-					r := Form(node, p, overlay, limits.Limits(), excess)
-					if !r.Overlaid || r.Refused != nil || len(r.Notes) > 0 {
-						t.Errorf("%s: overlaid %v, refused %v, notes %v", limits, r.Overlaid, r.Refused, r.Notes)
-					}
-					golden.File(t, file, printed(t, r.Settings))
-				}
+			r := Form(node, p, overlay)
+			if !r.Overlaid || r.Refused != nil || len(r.Notes) > 0 {
+				t.Errorf("overlaid %v, refused %v, notes %v", r.Overlaid, r.Refused, r.Notes)
 			}
+			golden.File(t, file, printed(t, r.Settings))
 			// The same settings as the pod's dnsConfig, which dnsParams became, give the same result.
 			p.Config = &overlay.Settings
-			golden.File(t, file, printed(t, Form(node, p, nil, Limits{}, Truncate).Settings))
+			golden.File(t, file, printed(t, Form(node, p, nil).Settings))
 		})
 	}
 }

@@ -49,14 +49,14 @@ func TestParseConfEveryKey(t *testing.T) {
 		"redirects":["10.96.0.10",{"clusterDNS":"fd00:96::a","steering":"fd00:90de:d95::1b"},{"clusterDNS":"10.96.0.11"}],
 		"clusterDomain":"corp.example.","localAddresses":["169.254.20.10","fd00:90de:d95::a"],"backend":"nftables","steer":"always",
 		"stateDir":"/run/x/","persistDir":"/var/y","onUnsupported":"fail","logFile":"none","logLevel":"debug",
-		"dns":{"options":["ndots:2"],"annotations":"ignore","limits":"glibc-legacy"},"resolvConf":"off","resolvConfPaths":["/x/{id}/resolv.conf"],"hostResolvConf":"/run/r"}`))
+		"dns":{"options":["ndots:2"],"annotations":"ignore"},"resolvConf":"off","resolvConfPaths":["/x/{id}/resolv.conf"],"hostResolvConf":"/run/r"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &Conf{
 		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", Backend: "nftables", OnUnsupported: "fail", StateDir: "/run/x",
 		PersistDir: "/var/y", LogLevel: slog.LevelDebug,
-		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, Annotations: overlay.Ignore}, Limits: resolvconf.GlibcLegacy},
+		Rules:      overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:2"}}}, Annotations: overlay.Ignore}},
 		ResolvConf: "off", ResolvConfPaths: []string{"/x/{id}/resolv.conf"}, HostResolvConf: "/run/r",
 		Redirects: []steer.Redirect{redirect4, redirect("fd00:96::a", "fd00:90de:d95::1b"), redirect("10.96.0.11", "169.254.20.12")},
 		Locals: []steer.Local{

@@ -109,7 +109,7 @@ func planSettings(c *Conf, in call, wanted overlay.PodRules, f settingsFacts) po
 		s.DNS.Reason = "none of the wanted settings can be applied"
 		return s
 	}
-	s.DNS.Overlay, s.DNS.Limits, s.DNS.Refuse = all, c.Rules.Limits, c.Rules.Excess == resolvconf.Refuse
+	s.DNS.Overlay = all
 	fail := func(err error) {
 		s.DNS.State, s.DNS.Method, s.DNS.Reason = podfile.Failed, podfile.MethodFile, err.Error()
 	}

@@ -107,7 +107,6 @@ func TestValidateWarns(t *testing.T) {
 	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {
   "type": "neardns", "redirects": ["10.96.0.10"], "capabilities": {"dns": true, "io.kubernetes.cri.pod-annotations": true},
   "dns": {
-    "excess": "refuse",
     "options": ["ndots:2",
       "ndots:abc"],
     "namespaces": {
@@ -119,8 +118,8 @@ func TestValidateWarns(t *testing.T) {
 	}
 	var out, errs bytes.Buffer
 	code := validate(path, &out, &errs)
-	want := path + ":6: warning: plugins[1].dns.options[1]: option \"ndots:abc\" needs a number behind the colon and has no effect as it is\n" +
-		path + ":8: warning: plugins[1].dns.namespaces.shop: no pod with the kubelet's settings gets it: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"\n"
+	want := path + ":5: warning: plugins[1].dns.options[1]: option \"ndots:abc\" needs a number behind the colon and has no effect as it is\n" +
+		path + ":7: warning: plugins[1].dns.namespaces.shop.nameservers: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"; so it is for each pod with the kubelet's settings\n"
 	if code != 0 || errs.String() != want {
 		t.Errorf("exit %d\n%s\nwant\n%s", code, errs.String(), want)
 	}

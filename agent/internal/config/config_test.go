@@ -122,8 +122,6 @@ listen: {metrics: "${NODE_IP}:9999", health: off}
 log: {level: debug, format: json, queries: all}
 podDNS:
   options: [edns0, {name: ndots, value: 2}]
-  excess: refuse
-  limits: glibc-legacy
   annotations: ignore
   namespaces:
     shop: {policy: Custom, nameservers: ["${UPSTREAM}"], search: [a.b.], annotations: honour}
@@ -146,7 +144,6 @@ snippets:
 					Annotations: overlay.Honour},
 				"other": {Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0"}}}},
 			},
-			Limits: resolvconf.GlibcLegacy, Excess: resolvconf.Refuse,
 		},
 		ResolvConf: ResolvConf{Mode: "off", Paths: []string{"/x/{id}/r"}, Host: "/run/r"},
 		Steering: Steering{Arrangement: ArrangementSteered, InterceptNode: true, AdoptPods: true,

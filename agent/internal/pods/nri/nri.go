@@ -229,11 +229,7 @@ func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 		return
 	}
 	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address is ignored
-	excess := resolvconf.Truncate
-	if d.Refuse {
-		excess = resolvconf.Refuse
-	}
-	applied := overlay.Reapply(d.Overlay, own, d.Limits, excess)
+	applied := overlay.Reapply(d.Overlay, own)
 	if applied.Refused != nil {
 		fail(applied.Refused)
 		return

@@ -110,7 +110,6 @@ func TestLay(t *testing.T) {
 			d.Overlay = &resolvconf.Overlay{Policy: resolvconf.None, Settings: resolvconf.Settings{Nameservers: []string{"::1"}}}
 		}, podfile.Overlaid, "", "nameserver ::1\n"},
 		"refused":    {func(d *podfile.DNS) { d.Overlay = &resolvconf.Overlay{Policy: resolvconf.None} }, podfile.Failed, "it leaves the pod without any", kubeletText},
-		"too-long":   {func(d *podfile.DNS) { d.Refuse = true; d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Failed, "3 of 4 nameservers", kubeletText},
 		"cut":        {func(d *podfile.DNS) { d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Overlaid, "", "search shop.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\nnameserver ::1\nnameserver ::2\noptions ndots:1\n"},
 		"no-file":    {nil, podfile.NoMethod, "add its path to resolvConf.paths", ""},
 		"a-folder":   {nil, podfile.Failed, "is no regular file", ""},
