@@ -166,38 +166,6 @@ func (n *node) awaitFallback(c client, when string, ats ...target) {
 	})
 }
 
-// pauses queries kube-dns by its own address, which no rule of ours has to do with, until end, which returns for how long there was no
-// answer at most: the machine let everybody wait for that long. end may be called again.
-func (n *node) pauses(ns *testutil.NetNS) (end func() time.Duration) {
-	n.t.Helper()
-	conn := dialUDP(n.t, ns, netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53))
-	stop, longest := make(chan struct{}), make(chan time.Duration, 1)
-	go func() {
-		defer conn.Close()
-		most, last, buf := time.Duration(0), time.Now(), make([]byte, 512)
-		wire := packed("pauses.default.svc.cluster.local.", 1)
-		for {
-			select {
-			case <-stop:
-				longest <- max(most, time.Since(last))
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-			_, _ = conn.Write(wire)
-			_ = conn.SetReadDeadline(time.Now().Add(retry))
-			if _, err := conn.Read(buf); err == nil {
-				most, last = max(most, time.Since(last)), time.Now()
-			}
-		}
-	}()
-	end = sync.OnceValue(func() time.Duration {
-		close(stop)
-		return <-longest
-	})
-	n.t.Cleanup(func() { end() })
-	return end
-}
-
 // wantUntracked queries what the cache holds, and looks that no conntrack entry comes of it on either side.
 func (n *node) wantUntracked(p *pod, ats ...target) {
 	n.t.Helper()

@@ -188,31 +188,3 @@ func TestTimingKernelHitsFilesRemoved(t *testing.T) {
 		t.Errorf("the kernel answers again after %s, want within %s", took, limit)
 	}
 }
-
-// TestTimingKernelHitsEndWithThePath measures how long hits of a pod go on after a policy cut it off.
-//
-// State: TestKernelHitsEndWithThePath (here). Bound: TestSampleModel (internal/offload/bpf).
-func TestTimingKernelHitsEndWithThePath(t *testing.T) {
-	for policy := range policies {
-		d := newDenied(t)
-		d.startAgent()
-		d.wantInKernel(2, 0)
-		d.query()
-		d.hits("at first", d.p)
-		from := time.Now()
-		allow := d.deny(d.p, policy)
-		last, hits := from, int64(0)
-		for time.Since(from) < 2*policyLimit {
-			before := time.Now() // a hit that is counted by now came before
-			if _, now := d.countsInKernel(d.p); now != hits {
-				last, hits = before, now
-			}
-		}
-		if took, limit := last.Sub(from), policyLimit+slack; took > limit {
-			t.Errorf("%s is denied: hits go on for %s, want at most %s", policy, took, limit)
-		} else {
-			t.Logf("%s is denied: hits go on for %s", policy, took.Round(10*time.Millisecond))
-		}
-		allow()
-	}
-}

@@ -141,6 +141,11 @@ func TestWhoMayTakeOver(t *testing.T) {
 	refused("a plain start", []string{"stop it first, or start with --take-over"}, plain...)
 	refused("an older pod", []string{"the active agent's pod is not older: it started "}, append(plain, "--pod-dir", n.path("older"))...)
 	refused("the same pod", []string{"is not older"}, append(plain, "--pod-dir", n.path("newer"))...)
+	// Another state folder has no lock of the first one's: the sockets tell.
+	n.write("other.yaml", strings.NewReplacer(n.stateDir(), n.path("other-run"), n.persistDir(), n.path("other-lib")).Replace(n.read("node.yaml")))
+	if code, _, stderr := n.run("node", "--config", n.path("other.yaml")); code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d", n.agent.PID())) {
+		t.Errorf("another state folder: exit code %d, want 3 and process %d named:\n%s", code, n.agent.PID(), stderr)
+	}
 	refused("cleanup", []string{"stop it first"}, "cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
 	if diff := cmp.Diff(before, n.static()); diff != "" {
 		t.Errorf("the node was changed (-before +after):\n%s", diff)

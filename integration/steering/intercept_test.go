@@ -118,13 +118,3 @@ func TestInterceptNodeTrial(t *testing.T) {
 	testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
 	n.wantSteered(p.client(), "tried", n.all()...)
 }
-
-// TestInterceptNodeNeedsAnotherUpstream: the agent's own queries to the cluster DNS address would come back to it.
-func TestInterceptNodeNeedsAnotherUpstream(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, setup{config: "interceptNode: true\n"})
-	code, _, stderr := n.run("node", "--config", n.configFile())
-	if code != 2 || !strings.Contains(stderr, "upstreams.cluster") {
-		t.Errorf("exit code %d, want 2, and one error that names upstreams.cluster:\n%s", code, stderr)
-	}
-}

@@ -71,9 +71,7 @@ func TestBackendChanges(t *testing.T) {
 			if s := n.status(); s.Backend != backend || !s.Switch || len(s.Leases) == 0 {
 				t.Errorf("%s: status says %+v", backend, s)
 			}
-			if code, out, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(out, "OK    rules ") {
-				t.Errorf("%s: doctor says (%d)\n%s", backend, code, out)
-			}
+			n.wantHealthy()
 			n.agent.Kill()
 			n.wantFallback(c, backend+" killed", n.all()...)
 		}

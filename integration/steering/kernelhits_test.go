@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -263,54 +262,6 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 	}
 	if n.kernelAnswers() < 100 {
 		t.Errorf("the kernel answered %d questions alone", n.kernelAnswers())
-	}
-}
-
-// TestKernelHitsAndPolicies: a pod whose other queries are lost is not kept from kube-dns by the hits that it gets.
-func TestKernelHitsAndPolicies(t *testing.T) {
-	for name, refuse := range map[string]func(n *node, p *pod) (allow func()){
-		"at the host's filter": (*node).refuse,
-		"at the link":          (*node).refuseAtLink,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newKernelNode(t, setup{families: testutil.IPv4})
-			p, other := n.addPod(nil), n.addPod(nil)
-			n.startAgent()
-			n.wantInKernel(2, 0)
-			at := target{n.ClusterDNS()[0], "udp"}
-			hot := freshName()
-			n.heat(p, at, hot)
-			stop := make(chan struct{})
-			ended := make(chan struct{})
-			end := sync.OnceFunc(func() {
-				close(stop)
-				<-ended
-			})
-			t.Cleanup(end)
-			go func() { // both query it all the time, so the kernel has it whatever becomes of one of them
-				defer close(ended)
-				tick := time.NewTicker(50 * time.Millisecond)
-				defer tick.Stop()
-				for {
-					_, _ = p.client().ask(at, hot, retry)
-					_, _ = other.client().ask(at, hot, retry)
-					select {
-					case <-stop:
-						return
-					case <-tick.C:
-					}
-				}
-			}()
-			allow := refuse(n, p)
-			n.wantInKernel(1, 1)
-			testutil.Eventually(t, func() error { return p.client().fellBack(at, retry) })
-			if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name+" is not answered in the kernel") {
-				t.Errorf("doctor does not name the pod:\n%s", text)
-			}
-			allow()
-			end()
-		})
 	}
 }
 

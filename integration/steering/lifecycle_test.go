@@ -329,38 +329,6 @@ func (n *node) files() []string {
 	return out
 }
 
-// TestSecondAgent: one agent serves a node. The second ends at once and names the first, whichever of the two things that
-// only one can have it meets first.
-func TestSecondAgent(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual})
-	p := n.addPod(nil)
-	n.startAgent()
-	before := n.static()
-	second := func(what string) {
-		t.Helper()
-		code, _, stderr := n.run("node", "--config", n.configFile())
-		if code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d", n.agent.PID())) {
-			t.Errorf("%s: exit code %d, want 3 and process %d named:\n%s", what, code, n.agent.PID(), stderr)
-		}
-	}
-	second("same state folder")
-	good, err := os.ReadFile(n.configFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := strings.NewReplacer(n.stateDir(), n.path("other-run"), n.persistDir(), n.path("other-lib")).Replace(string(good))
-	n.write("other.yaml", other)
-	code, _, stderr := n.run("node", "--config", n.path("other.yaml"))
-	if code != 3 || !strings.Contains(stderr, fmt.Sprintf("process %d", n.agent.PID())) {
-		t.Errorf("another state folder: exit code %d, want 3 and process %d named:\n%s", code, n.agent.PID(), stderr)
-	}
-	if diff := cmp.Diff(before, n.static()); diff != "" {
-		t.Errorf("the second agent changed the node (-before +after):\n%s", diff)
-	}
-	n.wantSteered(p.client(), "a second agent came and went", n.all()...)
-}
-
 // TestAddressesAreNoSource: what the link holds must never become the source of what the node itself sends.
 func TestAddressesAreNoSource(t *testing.T) {
 	t.Parallel()

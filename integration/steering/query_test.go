@@ -40,7 +40,7 @@ func TestQuery(t *testing.T) {
 	want(query(), "the same again", "hit", "agent", "agent", "kube-dns")
 	// What kubectl neardns reads names no pod and nothing that pods query.
 	var text string
-	n.Host.Do(func() { text = fetch(t, "http://127.0.0.1:9253/v1/status") })
+	n.Host.Do(func() { text = fetch(t, "http://127.0.0.1:9253/v1/status") + fetch(t, "http://127.0.0.1:9253/metrics") })
 	var o struct {
 		Serving bool
 		Leases  []struct{ Held bool }
@@ -52,8 +52,8 @@ func TestQuery(t *testing.T) {
 		o.States["steered"] != 1 || len(o.Leases) == 0 || !o.Leases[0].Held || o.Counts.Hits < 2 || o.Counts.Queries < 4 {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if strings.Contains(text, p.name) || strings.Contains(text, "query-test") {
-		t.Errorf("it names the pod or the name:\n%s", text)
+	if strings.Contains(text, p.name) || strings.Contains(text, "query-test") || strings.Contains(text, "neardns_namespace_") {
+		t.Errorf("it names the pod, its namespace or the name:\n%s", text)
 	}
 	n.agent.Kill()
 	n.wantFallback(p.client(), "agent killed", n.all()...)

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -37,8 +36,7 @@ type hardship struct {
 	begin, over func(n *node)
 	cause       string // in the agent's words
 	remedy      string // as the doctor does
-	// bound is for how long fresh names may fail: until the lease is given up, by evidence or at the first turn.
-	bound time.Duration
+	late        bool   // the lease is given up by evidence or at the first turn: the proof fails before
 }
 
 func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)) {
@@ -46,11 +44,11 @@ func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)
 }
 
 func hardships() []hardship {
-	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself query kube-dns: its firewall's OUTPUT", bound: 3 * time.Second}
+	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself query kube-dns: its firewall's OUTPUT"}
 	output.begin, output.over = table(func(n *node) *testutil.NetNS { return n.Host }, hostOutput)
-	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", bound: 22 * time.Second}
+	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", late: true}
 	policy.begin, policy.over = table(func(n *node) *testutil.NetNS { return n.KubeDNS }, onKubeDNS)
-	route := hardship{name: "no default route", cause: "network is unreachable", remedy: "give the host a route", bound: 3 * time.Second}
+	route := hardship{name: "no default route", cause: "network is unreachable", remedy: "give the host a route"}
 	gateways := func(n *node, change func(netip.Addr)) {
 		for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
 			change(netip.MustParseAddr(a))
@@ -73,7 +71,7 @@ func TestUnableToAsk(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, setup{families: testutil.Dual, install: true})
 			p := n.addPod(nil)
-			if h.bound < patience { // else the proof fails, too, and it begins with a turn
+			if !h.late {
 				h.begin(n)
 				n.launchAgent()
 				n.wantUnable(h)
@@ -122,20 +120,10 @@ func (n *node) wantDoctor(h hardship) {
 	}
 }
 
-// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for all: names in the cache are answered, and the agent finds that it cannot query
-// them before any lease changes. TestTimingKubeDNSOutage has for how long they stay.
+// TestKubeDNSOutageKeepsLeases ends kube-dns for all in three ways: names in the cache are answered, and the agent finds that it cannot query
+// them before any lease changes. TestOutageOfKubeDNS (agent/internal/node) has for how long they stay.
 func TestKubeDNSOutageKeepsLeases(t *testing.T) {
-	outages(t, func(t *testing.T, n *node, f *traffic) {
-		n.awaitLog(0, cannotAsk)
-		f.allAnswered()
-		n.wantReady("outage", false, "cannot query")
-	})
-}
-
-const cannotAsk = "no upstream answers the agent's queries for the cluster's names"
-
-// outages ends kube-dns in three ways while a pod queries a name in the cache.
-func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {
+	const cannotAsk = "no upstream answers the agent's queries for the cluster's names"
 	for name, end := range map[string]func(*node){
 		"hangs":        func(n *node) { n.DNS.Behave(testutil.Behaviour{Drop: true}) },
 		"ended":        func(n *node) { n.DNS.Stop() },
@@ -150,7 +138,9 @@ func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {
 			f := n.startTraffic(p, "ttl-600.kept.default.svc.cluster.local.", 100)
 			f.more(50)
 			end(n)
-			watch(t, n, f)
+			n.awaitLog(0, cannotAsk)
+			f.allAnswered()
+			n.wantReady("outage", false, "cannot query")
 			before, _, _ := strings.Cut(n.agent.Output(), cannotAsk)
 			if strings.Contains(before, "lease lost") || strings.Contains(before, "lease withdrawn") {
 				t.Error("a lease changed")

@@ -81,6 +81,16 @@ func TestEndpointIsBounded(t *testing.T) {
 			t.Errorf("another source is told %q", body)
 		}
 	}
+	long, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long.Header.Set("X", strings.Repeat("a", 16<<10))
+	if resp, err := from("127.0.0.2").Do(long); err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of 16 KiB: %+v, %v", resp, err)
+	} else {
+		_ = resp.Body.Close()
+	}
 	waitFor(t, "the end of headers that are too long", func() bool { return cut.Load() == greedy })
 	for _, c := range conns {
 		_ = c.Close()

@@ -2,7 +2,6 @@ package authoritative_test
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -20,22 +19,6 @@ func crowd() []zone.Publication {
 		ps = append(ps, p)
 	}
 	return ps
-}
-
-// TestAllocations: locating, limiting and choosing are done for each query, so they must not allocate.
-func TestAllocations(t *testing.T) {
-	z := compile(t, append(base(t), published(crowd()...)...))
-	s := authoritative.New(authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}})
-	s.SetLocator(world())
-	c, draw := authoritative.ClientAt(netip.MustParseAddr("10.1.2.3")), uint64(0)
-	if n := testing.AllocsPerRun(1_000, func() {
-		draw += 1 << 50
-		if s.Over(c) || s.Choose(z, "app."+origin, 0, c, draw) < 0 {
-			t.Fatal("no choice")
-		}
-	}); n != 0 {
-		t.Errorf("%.0f allocations, want none", n)
-	}
 }
 
 // BenchmarkServe is a query from its message to its answer's, in the plugin alone: of a host of 50 clusters, and of a plain name.

@@ -2,7 +2,6 @@ package authoritative_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"testing"
@@ -78,35 +77,6 @@ func TestSubnet(t *testing.T) {
 	twice.IsEdns0().Option = append(twice.IsEdns0().Option, twice.IsEdns0().Option[0])
 	if m := put(t, s, udp("192.0.2.200"), twice); m.Rcode != dns.RcodeFormatError {
 		t.Errorf("two options: %v", m)
-	}
-}
-
-// TestScope: every client in the scope of an answer gets the same choice, of hosts with one cluster a place.
-func TestScope(t *testing.T) {
-	app := "app." + origin
-	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"),
-		pub(app, "us", 1, "192.0.2.3"))...))
-	s.SetLocator(world())
-	rng := rand.New(rand.NewPCG(15, 12))
-	for range 3_000 {
-		a := netip.AddrFrom4([4]byte{10, byte(rng.IntN(5)), byte(rng.IntN(256)), 0})
-		ask := func(a netip.Addr) *dns.Msg {
-			return put(t, s, udp("192.0.2.200"), withSubnet(question(app, dns.TypeA), a.String()+"/32"))
-		}
-		m := ask(a)
-		scope := int(subnetOf(m).SourceScope)
-		if scope < 13 { // of 10.4/14 and beyond: not in any range
-			continue
-		}
-		b := a.As4()
-		for bit := scope; bit < 32; bit++ {
-			if rng.IntN(2) == 0 {
-				b[bit/8] ^= 1 << (7 - bit%8)
-			}
-		}
-		if other := ask(netip.AddrFrom4(b)); a.As4()[1] != 4 && a.As4()[1] != 0 && said(other) != said(m) {
-			t.Fatalf("%s got %s with a scope of %d, %s in it got %s", a, said(m), scope, netip.AddrFrom4(b), said(other))
-		}
 	}
 }
 

@@ -121,22 +121,6 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
-// TestAllocations: a choice is made for each query.
-func TestAllocations(t *testing.T) {
-	candidates, place := fifty()
-	sick := 0
-	if n := testing.AllocsPerRun(100, func() {
-		loadbalance.Of(candidates, place, func(i int) loadbalance.State {
-			if i == sick {
-				return loadbalance.Sick
-			}
-			return loadbalance.Well
-		}, 1<<63)
-	}); n != 0 {
-		t.Errorf("%.0f allocations, want none", n)
-	}
-}
-
 func fifty() (candidates []loadbalance.Candidate, place []string) {
 	for i := range 50 {
 		candidates = append(candidates, loadbalance.Candidate{Geo: []string{"us", "geo-eu", "jp"}[i%3], Weight: uint32(i)})

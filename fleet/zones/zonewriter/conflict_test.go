@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -137,47 +136,6 @@ func TestTwoStrategies(t *testing.T) {
 			loser.clean(t)
 			if round == 4 {
 				exact(t, read(t, s), nil)
-			}
-		}
-	})
-}
-
-// Another TTL keeps no address from being written. A CNAME that a person put there does. Both conflicts end by themselves.
-func TestConflictsEnd(t *testing.T) {
-	config := zoneserver.Config{Records: []string{"alias 60 IN CNAME elsewhere.example."}}
-	onEach(t, config, func(t *testing.T, s *zoneserver.Server) {
-		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
-		a.set(t, simple("www", "192.0.2.1"))
-		a.clean(t)
-		other := simple("www", "192.0.2.2")
-		other.TTL = 120
-		b.set(t, other)
-		b.set(t, simple("alias", "192.0.2.2"))
-		st := b.becomes(t, "www."+origin, "")
-		if len(st.Notes) != 1 || st.Notes[0].Reason != zone.ConflictingTTL || st.Held.TTL != 60 || len(st.Held.Addresses) != 2 {
-			t.Errorf("%+v", st)
-		}
-		if st := b.becomes(t, "alias."+origin, zone.ConflictingName); st.Messages != 0 {
-			t.Errorf("%+v", st)
-		}
-		agreed := simple("www", "192.0.2.3")
-		agreed.TTL = 120
-		a.set(t, agreed)
-		testutil.Eventually(t, func() error {
-			if h := read(t, s).Hosts["www."+origin]; h.TTL != 120 || len(h.Addresses) != 2 {
-				return fmt.Errorf("all want the TTL 120: %+v", h)
-			}
-			return nil
-		})
-		a.Remove("www." + origin)
-		a.clean(t)
-		other.TTL = 30 // the only owner may have another one
-		b.set(t, other)
-		b.becomes(t, "www."+origin, "")
-		for _, rr := range read(t, s).Records() {
-			if rr.Header().Name == "www."+origin && rr.Header().Ttl != 30 {
-				t.Errorf("%s", rr)
 			}
 		}
 	})
@@ -358,37 +316,6 @@ func TestWildcard(t *testing.T) {
 		}
 		if h := z.Hosts[many.Host]; len(h.Held()) != 120 {
 			t.Errorf("%d of 120 addresses are in the zone", len(h.Held()))
-		}
-	})
-}
-
-// A host that a person made is published by two clusters and left again: the records are as before, TTLs too.
-func TestMigration(t *testing.T) {
-	byHand := []string{"www 300 IN A 192.0.2.10", "www 300 IN A 192.0.2.11"}
-	onEach(t, zoneserver.Config{Records: byHand}, func(t *testing.T, s *zoneserver.Server) {
-		before := read(t, s).Records()
-		a := start(t, s, zonewriter.Options{Identity: id(1)})
-		b := start(t, s, zonewriter.Options{Identity: id(2)})
-		for i, c := range []*cluster{a, b} {
-			c.set(t, simple("www", "192.0.2.10", fmt.Sprintf("192.0.2.%d", 50+i)))
-			c.clean(t)
-			if st, _ := c.Status("www." + origin); len(st.Notes) != 1 || st.Notes[0].Reason != zone.ForeignAddresses {
-				t.Errorf("%+v", st)
-			}
-		}
-		for _, c := range []*cluster{a, b} {
-			c.Remove("www." + origin)
-			c.clean(t)
-		}
-		text := func(rrs []dns.RR) (out []string) {
-			for _, rr := range rrs {
-				out = append(out, rr.String())
-			}
-			slices.Sort(out)
-			return out
-		}
-		if after := text(read(t, s).Records()); !slices.Equal(after, text(before)) {
-			t.Errorf("%v is not %v", after, text(before))
 		}
 	})
 }
