@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // heartbeat is how often each node's Lease is renewed, and grace how long after the last time the node lifecycle controller takes the node
@@ -183,15 +185,11 @@ func (k *Kubelets) Mend() {
 	clear(k.stopped)
 	k.mu.Unlock()
 	for _, n := range up {
-		if err := k.beat(k.t.Context(), n); err != nil {
-			k.t.Fatal(err)
-		}
+		testutil.Must(k.t, k.beat(k.t.Context(), n))
 		SetReady(k.t, k.c, n, corev1.ConditionTrue)
 	}
 	var pods corev1.PodList
-	if err := k.c.List(k.t.Context(), &pods); err != nil {
-		k.t.Fatal(err)
-	}
+	testutil.Must(k.t, k.c.List(k.t.Context(), &pods))
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.Spec.NodeName != "" {
 			k.see(k.t.Context(), p)
@@ -207,9 +205,7 @@ func AddNode(t testing.TB, c client.Client, name string, labels map[string]strin
 	for k, v := range labels {
 		n.Labels[k] = v
 	}
-	if err := c.Create(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Create(t.Context(), n))
 	SetReady(t, c, name, corev1.ConditionTrue)
 }
 

@@ -32,6 +32,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Patience is for what has no promised time, on a busy machine.
@@ -68,9 +69,7 @@ func Start(t testing.TB, scheduler bool, controllers string) *Plane {
 	p.scheme = runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, discoveryv1.AddToScheme, eventsv1.AddToScheme,
 		coordinationv1.AddToScheme, authenticationv1.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(p.scheme); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, add(p.scheme))
 	}
 	p.write("tokens.csv", token+",admin,admin,system:masters\n")
 	p.write("accounts.key", key(t))
@@ -111,9 +110,7 @@ func (p *Plane) RunAPIServer() *Process {
 func (p *Plane) As(token string) client.WithWatch {
 	p.t.Helper()
 	c, err := client.NewWithWatch(p.config(token), client.Options{Scheme: p.scheme})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.Must(p.t, err)
 	return c
 }
 
@@ -177,15 +174,11 @@ type Process struct {
 func Run(t testing.TB, log, path string, args ...string) *Process {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer file.Close()
 	p := &Process{Cmd: exec.Command(path, args...), Log: log, ended: make(chan struct{})}
 	p.Stdout, p.Stderr, p.SysProcAttr = file, file, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Start())
 	go func() {
 		_ = p.Wait() // the log has the reason
 		close(p.ended)
@@ -215,9 +208,7 @@ func (p *Plane) path(elem ...string) string {
 
 func (p *Plane) write(name, text string) {
 	p.t.Helper()
-	if err := os.WriteFile(p.path(name), []byte(text), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.Must(p.t, os.WriteFile(p.path(name), []byte(text), 0o600))
 }
 
 // Await tries until f returns nil, and ends the test after Patience.
@@ -239,9 +230,7 @@ func Await(t testing.TB, what string, f func() error) {
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
@@ -250,12 +239,8 @@ func freePort(t testing.TB) string {
 func key(t testing.TB) string {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	der, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }

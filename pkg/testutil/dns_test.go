@@ -62,9 +62,7 @@ func TestDNSServer(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				t.Run(fmt.Sprintf("%s/%s/%s/%s", tt.name, dns.TypeToString[tt.qtype], server.Addr(), network), func(t *testing.T) {
 					a, err := Ask(client, server, tt.name, tt.qtype, network, tt.opts)
-					if err != nil {
-						t.Fatal(err)
-					}
+					Must(t, err)
 					if tc := tt.udpTC && network == "udp"; tc || a.Msg.Truncated {
 						if !tc || !a.Msg.Truncated {
 							t.Errorf("truncated %v, want %v", a.Msg.Truncated, tc)
@@ -109,9 +107,7 @@ func TestBehaviour(t *testing.T) {
 		return err
 	}
 	first, err := ask("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	if second, err := ask("a"); err != nil || second.Serial <= first.Serial {
 		t.Errorf("serial %v after %v, %v", second, first, err)
 	}
@@ -157,9 +153,7 @@ func TestConnections(t *testing.T) {
 	for _, server := range servers {
 		for _, network := range []string{"udp", "tcp"} {
 			c, err := Dial(client, network, server, AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, 4053), Abort: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			Must(t, err)
 			for range 3 {
 				if _, err := c.Ask("a", dns.TypeA); err != nil {
 					t.Fatal(err)
@@ -174,9 +168,7 @@ func TestConnections(t *testing.T) {
 			}
 			if network == "tcp" {
 				answers, err := c.Pipeline(dns.TypeA, names...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				Must(t, err)
 				for i, a := range answers {
 					if a.Msg.Question[0].Name != names[i]+"." {
 						t.Fatalf("answer %d is for %s", i, a.Msg.Question[0].Name)

@@ -92,9 +92,7 @@ func TestProxyChanges(t *testing.T) {
 			heard := map[string]int{}
 			for range 40 {
 				answer, err := Ask(pod.NetNS, node.Service(true), "a.cluster.local", dns.TypeA, "udp", AskOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				Must(t, err)
 				heard[answer.Who]++
 			}
 			if heard["KUBEDNS"] == 0 || heard["SECOND"] == 0 {
@@ -108,9 +106,7 @@ func TestProxyChanges(t *testing.T) {
 			node.Proxy.Set(service...)
 			for _, is4 := range []bool{true, false} {
 				c, err := Dial(pod.NetNS, "udp", node.Service(is4), AskOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				Must(t, err)
 				if _, err := c.Ask("a.cluster.local", dns.TypeA); !errors.Is(err, syscall.ECONNREFUSED) {
 					t.Errorf("no endpoints: %v, want %v", err, syscall.ECONNREFUSED)
 				}

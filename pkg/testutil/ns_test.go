@@ -26,15 +26,11 @@ func TestNetNS(t *testing.T) {
 		var pc net.PacketConn
 		var err error
 		b.Do(func() { pc, err = net.ListenPacket("udp", server) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		t.Cleanup(func() { _ = pc.Close() })
 		a.Do(func() {
 			c, err := net.Dial("udp", server)
-			if err != nil {
-				t.Fatal(err)
-			}
+			Must(t, err)
 			defer c.Close()
 			if _, err := c.Write([]byte("x")); err != nil {
 				t.Fatal(err)

@@ -13,9 +13,7 @@ import (
 func left(t *testing.T, name string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(nsDir, name+"*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return files
 }
 
@@ -73,9 +71,7 @@ func TestProgramCleansUp(t *testing.T) {
 func rootLinks(t *testing.T) string {
 	t.Helper()
 	out, err := command(t.Context(), "ip", "-o", "link").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return string(out)
 }
 

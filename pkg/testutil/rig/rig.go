@@ -127,9 +127,7 @@ func local(is4 bool) netip.Addr {
 
 func (r *Rig) must(err error) {
 	r.t.Helper()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 }
 
 // Apply makes the host's rules as h has them. A back end that starts programs may postpone its check. Apply then repairs again

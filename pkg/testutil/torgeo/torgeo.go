@@ -37,9 +37,7 @@ func Ranges(t testing.TB, nth int, each func(from, to netip.Addr, country string
 			fields := strings.Split(lines.Text(), ",")
 			each(address(t, fields[0]), address(t, fields[1]), fields[2])
 		}
-		if err := lines.Err(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, lines.Err())
 	}
 }
 
@@ -50,8 +48,6 @@ func address(t testing.TB, text string) netip.Addr {
 		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(n))))
 	}
 	a, err := netip.ParseAddr(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return a
 }

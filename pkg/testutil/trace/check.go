@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Backend has a back end's column in the list, and its rules for each arrangement.
@@ -43,9 +45,7 @@ var families = map[bool]string{true: "IPv4", false: "IPv6"}
 func (b Backend) Check(t *testing.T) {
 	t.Helper()
 	cases, err := Cases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	programs, tried := b.programs(), 0
 	for _, c := range cases {
 		want, there := c.Want(b.Name)
@@ -72,9 +72,7 @@ func (b Backend) Check(t *testing.T) {
 func (b Backend) CheckRules(t *testing.T, unseen map[string]string) {
 	t.Helper()
 	cases, err := Cases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	// Leaving out a rule can change only those cases whose packets met the rule's conditions. So few cases are traced for each rule.
 	type family struct {
 		c   Case

@@ -29,9 +29,7 @@ const silence = 250 * time.Millisecond
 func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement) Kernel) {
 	t.Helper()
 	cases, err := Cases()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, a := range Arrangements() {
 		var fresh, kept []Case
 		for _, c := range cases {

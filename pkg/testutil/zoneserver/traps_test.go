@@ -218,9 +218,7 @@ func trapWriters(t *testing.T, s *zoneserver.Server, w way) string {
 			return nil
 		})
 	}
-	if err := writing.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, writing.Wait())
 	lost := writers*rounds - len(set(t, s, name, dns.TypeA))
 	t.Logf("%d of %d lost", lost, writers*rounds)
 	if lost > 0 {
@@ -259,9 +257,7 @@ func trapBigMessage(t *testing.T, s *zoneserver.Server) string {
 	}
 	got := send(t, s, s.Operator(), insert(all...))
 	zone, err := s.Transfer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	there := 0
 	for _, rr := range zone {
 		if strings.HasSuffix(rr.Header().Name, "."+host("big")) {
@@ -290,9 +286,7 @@ func trapTTL(t *testing.T, s *zoneserver.Server) string {
 	send(t, s, s.Operator(), insert(name+" 60 A 192.0.2.1"))
 	got := send(t, s, s.Operator(), insert(name+" 90 A 192.0.2.2"))
 	zone, err := s.Transfer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var ttls []uint32
 	for _, rr := range among(zone, name, dns.TypeA) {
 		ttls = append(ttls, rr.Header().Ttl)
@@ -342,9 +336,7 @@ func trapSignatures(t *testing.T, s *zoneserver.Server) string {
 		skew time.Duration
 	}{{wrong, 0}, {unknown, 0}, {s.Operator(), 10 * time.Minute}} {
 		answer, err := try(s, c.key, c.skew, change)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out = append(out, code(answer))
 	}
 	if got := set(t, s, host("signed"), dns.TypeA); len(got) > 0 {
@@ -355,24 +347,18 @@ func trapSignatures(t *testing.T, s *zoneserver.Server) string {
 
 func trapIncrement(t *testing.T, s *zoneserver.Server) string {
 	zone, err := s.Transfer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	soa := zone[0].(*dns.SOA)
 	send(t, s, s.Operator(), insert(host("increment")+" 60 A 192.0.2.1"))
 	conn, err := s.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	key := s.Edge()
 	m := new(dns.Msg).SetIxfr(s.Zone(), soa.Serial, soa.Ns, soa.Mbox)
 	m.SetTsig(key.Name, dns.HmacSHA256, 300, time.Now().Unix())
 	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}}
 	envelopes, err := transfer.In(m, s.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var all []dns.RR
 	for e := range envelopes {
 		if e.Error != nil {

@@ -175,9 +175,7 @@ func try(s *zoneserver.Server, key zoneserver.Key, skew time.Duration, fill func
 func set(t *testing.T, s *zoneserver.Server, name string, qtype uint16) []string {
 	t.Helper()
 	zone, err := s.Transfer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out := []string{}
 	for _, rr := range zone {
 		if strings.EqualFold(rr.Header().Name, name) && rr.Header().Rrtype == qtype {
