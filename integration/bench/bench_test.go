@@ -340,6 +340,28 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// A node without a cache is sent hits and misses alone, and has no figure of a server.
+func TestBare(t *testing.T) {
+	for name, want := range map[string]bool{"W1": true, workload.Miss: true, "W8": false} {
+		if got := sends(name, bare); got != want || !sends(name, stock) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	cached, none := &stand{name: stock}, &stand{name: bare}
+	if got := caches([]*stand{none, cached}); len(got) != 1 || got[0] != cached {
+		t.Errorf("%d have a cache", len(got))
+	}
+	b := &bench{node: 1}
+	r := outcome{Result: &generator.Result{Asked: 10, Answered: 10, Took: time.Second, Ran: []time.Duration{time.Millisecond}}}
+	for _, s := range []*stand{cached, none} {
+		b.take("W1", measures[0], s, r)
+	}
+	server, node := cellKey{"W1", measures[0].key, "server"}, cellKey{"W1", measures[0].key, "node"}
+	if len(b.report.rounds(server, stock)) != 1 || len(b.report.rounds(server, bare)) != 0 || len(b.report.rounds(node, bare)) != 1 {
+		t.Errorf("%+v", b.Cells)
+	}
+}
+
 func TestSumOf(t *testing.T) {
 	const text = `# HELP a_total of something
 # TYPE a_total counter

@@ -9,12 +9,13 @@ import (
 )
 
 // The names of what is measured: neardns as it comes, the same with hits in the kernel, the same with `fastPath: "off"`, and the server
-// that they are held against.
+// that they are held against; and a node without a cache.
 const (
 	ours     = "neardns"
 	inKernel = "neardns, kernel hits"
 	plain    = "neardns plain"
 	stock    = "CoreDNS"
+	bare     = "bare node"
 )
 
 // What stands in a cell's place of a workload where no workload is sent.

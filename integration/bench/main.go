@@ -1,8 +1,8 @@
 // Command bench measures what neardns costs, next to what does the same work: the plugin's calls next to the bare netlink
 // transaction and the reference portmap plugin; the agent next to a stock CoreDNS set up as NodeLocal DNSCache and next to the other
 // DNS servers that an operator may put there (package peers), each under the workloads W1 to W12 (package workload) by a load
-// generator (package generator). It is what `make bench` runs. Everything compared is measured in turn, round by round, on one
-// machine; see paired for the sums.
+// generator (package generator), and next to a node without a cache. It is what `make bench` runs. Everything compared is measured in
+// turn, round by round, on one machine; see paired for the sums.
 //
 // It sends packets only to addresses in network namespaces that it makes, and changes nothing of the machine's own network.
 //
@@ -176,12 +176,15 @@ func (b *bench) serve() {
 			b.stands = append(b.stands, peerStand(b, p))
 		}
 	}
+	if slices.Contains(b.with, bareOption) {
+		b.stands = append(b.stands, bareStand(b))
+	}
 	for _, s := range b.stands {
 		b.Servers = append(b.Servers, version{s.name, s.version})
 	}
 	b.t.Logf("%d servers are up", len(b.stands))
 	if slices.Contains(b.parts, "memory") {
-		b.memory(b.stands)
+		b.memory(caches(b.stands))
 	}
 	if slices.Contains(b.parts, "query") {
 		b.query(b.stands)

@@ -54,12 +54,14 @@ func (b *bench) query(stands []*stand) {
 			b.must(err)
 			b.quiet(stands)
 			for _, s := range order {
-				b.workload(s, w)
+				if sends(name, s.name) {
+					b.workload(s, w)
+				}
 			}
 		}
-		b.idle(stands)
+		b.idle(caches(stands))
 		if slices.Contains(b.parts, "dnsperf") {
-			for _, s := range order {
+			for _, s := range caches(order) {
 				b.dnsperf(s)
 			}
 		}
@@ -142,6 +144,9 @@ func (b *bench) take(workloadName string, m measure, s *stand, r outcome) {
 		values[figure] = float64(r.Times.At(share).Nanoseconds()) / 1e3
 	}
 	for _, f := range m.figures {
+		if f == "server" && s.name == bare {
+			continue
+		}
 		b.add(cellKey{workloadName, m.key, f}, s.name, values[f])
 	}
 	if s.name == inKernel && m.key == "full" && workloadName != workload.Miss {

@@ -86,9 +86,7 @@ func peerStand(b *bench, p peers.Peer) *stand {
 	s := b.newStand(p.Name, b.tool("dpkg-query", "-W", "-f", "${Version}", p.Package))
 	s.nodeLocal()
 	at := peers.Place{Local: localAddress, ClusterDNS: clusterDNS, Upstream: upstreamDNS, Dir: s.dir}
-	text, err := p.Config(at)
-	b.must(err)
-	args, err := p.Command(at, s.write(p.File(), text))
+	args, err := p.Write(at, "")
 	b.must(err)
 	s.start = func() *testutil.Process { return s.startOn(serverCPU, args...) }
 	s.up()
@@ -99,10 +97,24 @@ func peerStand(b *bench, p peers.Peer) *stand {
 func (s *stand) nodeLocal() {
 	s.node.Proxy.Add(testutil.DNSService(upstreamDNS, s.node.KubeDNSAddrs()[0])...)
 	nodelocal.Install(s.node.Host, localAddress, clusterDNS)
-	s.ready = func() error {
-		_, err := testutil.Ask(s.pod.NetNS, netip.AddrPortFrom(clusterDNS, 53), "w1-0.bench.svc.cluster.local.", 1, "udp", testutil.AskOptions{Timeout: 200 * time.Millisecond})
-		return err
-	}
+	s.ready = s.podAnswered
+}
+
+// bareStand is a node without a cache: kube-proxy's rules lead the pod's queries to kube-dns. The program in the server's place does
+// nothing.
+func bareStand(b *bench) *stand {
+	s := b.newStand(bare, "")
+	s.ready = s.podAnswered
+	s.start = func() *testutil.Process { return s.startOn(serverCPU, "sleep", "infinity") }
+	s.up()
+	return s
+}
+
+// podAnswered returns nil once the pod's queries are answered.
+func (s *stand) podAnswered() error {
+	at, patience := netip.AddrPortFrom(clusterDNS, 53), testutil.AskOptions{Timeout: 200 * time.Millisecond}
+	_, err := testutil.Ask(s.pod.NetNS, at, "w1-0.bench.svc.cluster.local.", 1, "udp", patience)
+	return err
 }
 
 // startOn starts a program on one CPU: every server has one, and the same.

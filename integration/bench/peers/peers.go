@@ -2,14 +2,16 @@
 // operator would write them for a cache on a node that forwards to kube-dns, and how they are called. The files in config are what
 // they are started with, with a reason next to each line; Config fills in addresses and folders.
 //
-// It starts nothing.
+// It starts nothing, and writes only what Write is called for.
 package peers
 
 import (
 	"embed"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -28,7 +30,7 @@ type Peer struct {
 // All are the peers, in the order of the report.
 func All() []Peer {
 	return []Peer{
-		{"unbound", "unbound", "unbound", "unbound.conf", []string{"-d", "-p", "-c", "@file@"}},
+		Unbound(),
 		{"dnsmasq", "dnsmasq-base", "dnsmasq", "dnsmasq.conf", []string{"-C", "@file@"}},
 		{"knot-resolver", "knot-resolver", "kresd", "kresd.conf", []string{"-n", "-c", "@file@", "@dir@"}},
 		{"dnsdist", "dnsdist", "dnsdist", "dnsdist.conf", []string{"--supervised", "--disable-syslog", "-C", "@file@"}},
@@ -36,14 +38,16 @@ func All() []Peer {
 	}
 }
 
+// Unbound is the first of them, which the table of faults has, too.
+func Unbound() Peer {
+	return Peer{"unbound", "unbound", "unbound", "unbound.conf", []string{"-d", "-p", "-c", "@file@"}}
+}
+
 // Place is where a peer serves: the two addresses that pods query, whom it queries, and a folder of its own.
 type Place struct {
 	Local, ClusterDNS, Upstream netip.Addr
 	Dir                         string
 }
-
-// File is the name of the configuration, as the program wants it.
-func (p Peer) File() string { return p.file }
 
 // Config is the configuration of a peer at its place.
 func (p Peer) Config(at Place) (string, error) {
@@ -67,6 +71,19 @@ func (p Peer) Command(at Place, file string) ([]string, error) {
 	return out, nil
 }
 
+// Write writes a peer's configuration, with more of the caller's at its end, into the place's folder, and returns the command of the peer.
+func (p Peer) Write(at Place, more string) (args []string, err error) {
+	text, err := p.Config(at)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(at.Dir, p.file)
+	if err := os.WriteFile(file, []byte(text+more), 0o644); err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: %w", p.Name, err)
+	}
+	return p.Command(at, file)
+}
+
 // Find looks a program up where Debian has programs, also those that are not in a user's path.
 func Find(program string) (string, error) {
 	for _, name := range []string{program, "/usr/sbin/" + program} {
@@ -74,7 +91,7 @@ func Find(program string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no program %s here: `make bench` installs it", program)
+	return "", fmt.Errorf("no program %s here: `make bench-deps` installs it", program)
 }
 
 func (at Place) fill(text, file string) string {

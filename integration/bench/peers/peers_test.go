@@ -10,6 +10,29 @@ import (
 
 var place = Place{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.11"), "/a/folder"}
 
+// What Write writes has the caller's part at its end, and is what the command names.
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	if err := os.WriteFile(filepath.Join(dir, "unbound"), nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	at := place
+	at.Dir = dir
+	args, err := Unbound().Write(at, "more\n")
+	if err != nil || args[len(args)-1] != filepath.Join(dir, "unbound.conf") {
+		t.Fatalf("%v, %q", err, args)
+	}
+	text, err := os.ReadFile(args[len(args)-1])
+	if want, _ := Unbound().Config(at); err != nil || string(text) != want+"more\n" {
+		t.Errorf("%v:\n%s", err, text)
+	}
+	at.Dir = filepath.Join(dir, "none")
+	if _, err := Unbound().Write(at, ""); err == nil || !strings.Contains(err.Error(), "unbound") {
+		t.Errorf("into no folder: %v", err)
+	}
+}
+
 // Each configuration names its addresses, leaves no mark unfilled, and has a reason for every third line at least.
 func TestConfig(t *testing.T) {
 	for _, p := range All() {
