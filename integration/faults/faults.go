@@ -17,8 +17,10 @@ type fault struct {
 	limit        limit
 	// promised limits are judged always, others only on request.
 	promised bool
-	// noStock is the reason why the fault has no counterpart for a stock CoreDNS.
+	// noStock is the reason why the fault has no counterpart for a stock CoreDNS, and none for unbound.
 	noStock string
+	// anywhere: it befalls a node without a cache, too.
+	anywhere bool
 	// ends: the process under test does not live through it.
 	ends bool
 	// state is the test that shows what pods and leases do then, bound the one that holds the rule or the time, on a virtual clock. This
@@ -100,21 +102,32 @@ func allFaults() []fault {
 			state: in("integration/environment", "TestLinkFaults"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),
 		},
 		{
-			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second,
+			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second, anywhere: true,
 			state: in("integration/steering", "TestClusterUpstreamDead"), bound: in("internal/dns/forward", "TestWaits"),
 			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/project/faults.md
 		},
 		{
-			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead,
+			name: "upstream-slow", title: "upstream answering after 1.5 s", length: slowTime, lead: 2 * lead, anywhere: true,
 			state: in("integration/steering", "TestUpstreamInTrouble"), bound: in("internal/dns/forward", "TestSlowNames"),
 			limit: limit{lost: 0, tcp: 0, p99: 2},
 		},
 		{
-			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second,
+			name: "flood", title: "random-subdomain flood of 20,000/s from one pod", length: floodTime + time.Second, anywhere: true,
 			state: in("integration/steering", "TestFlood"), bound: in("internal/dns/limit", "TestQuietPodIsServedInAFlood"),
 			limit: limit{share: 0.005, tcpShare: 0.005, memory: 1.5},
 		},
 	}
+}
+
+// without is why the fault is not tried with one of the others; "": it is.
+func (f fault) without(name string) string {
+	if name != bare {
+		return f.noStock
+	}
+	if !f.anywhere {
+		return noCache
+	}
+	return ""
 }
 
 func in(folder, name string) cited.Test { return cited.Test{Folder: folder, Name: name} }

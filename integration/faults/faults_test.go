@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +74,31 @@ func TestEvidence(t *testing.T) {
 	}
 	page, err := os.ReadFile("../../docs/project/faults.md")
 	testutil.Must(t, err)
-	if want := evidence(); !strings.Contains(string(page), want) {
-		t.Errorf("docs/project/faults.md does not have this table:\n%s", want)
+	for _, want := range []string{evidence(), tableHead} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("docs/project/faults.md does not have this:\n%s", want)
+		}
+	}
+}
+
+// TestWithout: which faults are tried with which of the others.
+func TestWithout(t *testing.T) {
+	got := map[string][]string{}
+	for _, f := range allFaults() {
+		for _, name := range others() {
+			if f.without(name) == "" {
+				got[name] = append(got[name], f.name)
+			}
+		}
+	}
+	if want := []string{"upstream-dead", "upstream-slow", "flood"}; !slices.Equal(got[bare], want) {
+		t.Errorf("a node without a cache has %q, want %q", got[bare], want)
+	}
+	if len(got[stock]) != len(allFaults())-3 || !slices.Equal(got[stock], got[unbound]) {
+		t.Errorf("stock has %q, unbound %q", got[stock], got[unbound])
+	}
+	if roundsOf("ours") < 20 || roundsOf(stock) < 20 || roundsOf(unbound) != 3 || roundsOf(bare) != 3 {
+		t.Error("ours and stock are in all rounds, unbound and bare in three")
 	}
 }
 

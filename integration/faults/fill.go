@@ -28,7 +28,7 @@ func (s *stand) fill(refill bool) {
 	if age < freshFor && s.kept() >= 0.99 {
 		return
 	}
-	if refill && age < keptFor {
+	if refill && age < keptFor && s.name != unbound { // which keeps kube-dns's answers for their hour
 		<-time.After(keptFor - age)
 	}
 	rate := 10_000

@@ -17,7 +17,7 @@ import (
 )
 
 func (s *stand) stream(st load.Stream) load.Stream {
-	st.Server = netip.AddrPortFrom(clusterDNS, 53)
+	st.Server, st.Unsigned = netip.AddrPortFrom(clusterDNS, 53), s.name == unbound
 	return st
 }
 

@@ -1,6 +1,6 @@
 // Command faults breaks a node's DNS cache in every way that its users fear, under load, and counts what that costs pods:
-// neardns next to a stock CoreDNS that is set up as NodeLocal DNSCache does it, same load, same faults, in turn. It is what
-// `make faults` runs; -list names the faults.
+// neardns next to a stock CoreDNS that is set up as NodeLocal DNSCache does it, unbound in the same place, and a node without a cache; same
+// load, same faults, in turn. It is what `make faults` runs; -list names the faults.
 //
 // It sends packets only in network namespaces that it makes, and changes nothing of the machine's own network. It ends
 // after -rounds rounds or at an interrupt, and leaves nothing behind.
@@ -123,38 +123,44 @@ func (o *options) ready(out io.Writer) (faults []fault, listed bool, err error) 
 	return faults, false, nil
 }
 
-// rounded runs every fault on both stands, round by round, into the report.
+// rounded runs every fault on all stands, round by round, into the report.
 func (o *options) rounded(t testutil.TB, faults []fault, r *report) {
 	dir := scratch(t)
 	begun := time.Now()
 	for _, f := range faults {
-		w := &row{Fault: f.name, Title: f.title, Limit: f.limit.String(), NoStock: f.noStock, limit: f.limit, promised: f.promised}
+		w := &row{Fault: f.name, Title: f.title, Limit: f.limit.String(), limit: f.limit, promised: f.promised}
+		w.Others, w.Not = map[string][]outcome{}, map[string]string{}
+		for _, name := range others() {
+			if why := f.without(name); why != "" {
+				w.Not[name] = why
+			}
+		}
 		if needs := deeds()[f.name].needs; needs != nil {
-			w.NoOurs = needs(t, o.bin)
+			w.Not["ours"] = needs(t, o.bin)
 		}
 		r.Rows = append(r.Rows, w)
 	}
 	ours := newOurs(t, o.bin, dir, o.lease)
 	stands := []*stand{ours}
 	if !o.alone {
-		stands = append(stands, newStock(t, o.bin, dir))
+		stands = append(stands, newStock(t, o.bin, dir), newUnbound(t, o.bin, dir), newBare(t, o.bin, dir))
 	}
 	for round := range o.rounds {
 		for k, f := range faults {
 			w := r.Rows[k]
-			if w.NoOurs != "" {
+			if w.Not["ours"] != "" {
 				continue
 			}
 			for _, s := range stands {
-				if s != ours && f.noStock != "" {
+				if w.Not[s.name] != "" || round >= roundsOf(s.name) {
 					continue
 				}
 				got := settled(s, f)
-				t.Logf("%4.0f s  round %d/%d  %-15s %-5s %s", time.Since(begun).Seconds(), round+1, o.rounds, f.name, s.name, got.progress())
+				t.Logf("%4.0f s  round %d/%d  %-15s %-7s %s", time.Since(begun).Seconds(), round+1, o.rounds, f.name, s.name, got.progress())
 				if s == ours {
 					w.Ours = append(w.Ours, got)
 				} else {
-					w.Stock = append(w.Stock, got)
+					w.Others[s.name] = append(w.Others[s.name], got)
 				}
 			}
 		}

@@ -57,8 +57,13 @@ func (s *stand) flushRuleset() {
 	s.t.Helper()
 	p := s.node.Proxy
 	services := testutil.DNSService(clusterDNS, s.node.KubeDNSAddrs()[0])
-	services = append(services, map[string]func(*stand) []testutil.Service{"ours": second, "stock": upstreamService}[s.name](s)...)
-	if o, is := s.subject.(*ours); is && o.lease.rules.Recorded() == string(iptables.Legacy) {
+	o, is := s.subject.(*ours)
+	if is {
+		services = append(services, second(s)...)
+	} else {
+		services = append(services, upstreamService(s)...)
+	}
+	if is && o.lease.rules.Recorded() == string(iptables.Legacy) {
 		// What flushes those rules does it table by table; kube-proxy's are not among them here.
 		for _, table := range []string{"raw", "nat", "filter"} {
 			s.node.Host.Run("iptables-legacy", "-w", "-t", table, "-F")

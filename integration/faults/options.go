@@ -33,11 +33,11 @@ type options struct {
 func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.only, "only", "", "faults to try, by name, with commas between them (default: all)")
 	fs.IntVar(&o.rounds, "rounds", 5, "interleaved rounds, 1 to 20")
-	fs.BoolVar(&o.short, "short", false, "one round of a few faults: about a minute")
+	fs.BoolVar(&o.short, "short", false, "one round of a few faults: two minutes")
 	fs.BoolVar(&o.check, "check", false, "exit with 1 where a median is beyond its limit, or an answer was wrong")
 	fs.BoolVar(&o.list, "list", false, "list the faults and their limits, and try none")
 	fs.StringVar(&o.json, "json", "bin/faults.json", "file for all rounds; the table goes beside it, as .md")
-	fs.BoolVar(&o.alone, "alone", false, "without the stock CoreDNS")
+	fs.BoolVar(&o.alone, "alone", false, "without the others: a stock CoreDNS, unbound and a node without a cache")
 	fs.DurationVar(&o.lease.renew, "renew", 0, "of the lease, in place of the agent's default")
 	fs.DurationVar(&o.lease.lifetime, "lifetime", 0, "of the lease, in place of the agent's default: what a hang costs, and how often a busy agent loses it")
 	fs.Func("backend", "of our rules: nftables, iptables-nft or iptables-legacy (default: nftables)", func(name string) (err error) {

@@ -15,10 +15,10 @@ type row struct {
 	Title string    `json:"title"`
 	Limit string    `json:"limit"`
 	Ours  []outcome `json:"ours"`
-	Stock []outcome `json:"stock,omitempty"`
-	// NoOurs and NoStock say why there are no rounds.
-	NoOurs  string `json:"noOurs,omitempty"`
-	NoStock string `json:"noStock,omitempty"`
+	// Others are the rounds of the others, by their names.
+	Others map[string][]outcome `json:"others,omitempty"`
+	// Not is why there are no rounds of one, or of ours; "": there are.
+	Not map[string]string `json:"not,omitempty"`
 	// Beyond is what is beyond the limit in the median, Sometimes what was so in the worst round alone.
 	Beyond    []string `json:"beyond,omitempty"`
 	Sometimes []string `json:"sometimes,omitempty"`
@@ -61,10 +61,15 @@ func (r *report) exceeded(all bool) []string {
 func (r *report) markdown(out io.Writer) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }
 	p("Taken %s on %s, by `%s`.\n", r.Taken.Format("2006-01-02"), r.Machine, r.Command)
-	p("Lost: questions without a right answer, median / worst of %d rounds; gap: the longest between two right answers, of all rounds.\n\n", r.Rounds)
-	p("| fault | at most | asked, UDP + TCP | ours: lost, UDP | TCP | gap, and more | stock: lost, UDP | TCP | gap, and more | |\n| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n")
+	p("Lost: queries without a right answer; of ours median / worst of %d rounds, of the others the medians of UDP / TCP (unbound and bare: "+
+		"at most %d rounds). Gap: the longest between two right answers, of all rounds. Bare is a node without a cache.\n\n%s",
+		r.Rounds, fewRounds, tableHead)
 	for _, w := range r.Rows {
-		p("| %s | %s | %s | %s | %s | %s |\n", w.Title, w.Limit, w.asked(), cells(w.Ours, w.NoOurs), cells(w.Stock, w.NoStock), w.holds())
+		p("| %s | %s | %s | %s |", w.Title, w.Limit, w.asked(), w.ours())
+		for _, name := range others() {
+			p(" %s |", w.other(name))
+		}
+		p(" %s |\n", w.holds())
 	}
 	p("\n")
 	var notes strings.Builder
@@ -78,11 +83,10 @@ func (r *report) markdown(out io.Writer) {
 		if waited := worst(w.Ours, func(o outcome) float64 { return float64(o.Waited) }); waited > float64(busy) {
 			fmt.Fprintf(&notes, "- %s: a thread of the server waited up to %s for a CPU within a second: the machine is busy\n", w.Fault, short(time.Duration(waited)))
 		}
-		if w.NoStock != "" {
-			fmt.Fprintf(&notes, "- %s, stock: %s\n", w.Fault, w.NoStock)
-		}
-		if w.NoOurs != "" {
-			fmt.Fprintf(&notes, "- %s, ours: %s\n", w.Fault, w.NoOurs)
+		for _, name := range append([]string{"ours"}, others()...) {
+			if why := w.Not[name]; why != "" && why != noCache {
+				fmt.Fprintf(&notes, "- %s, %s: %s\n", w.Fault, name, why)
+			}
 		}
 	}
 	p("%s", notes.String())
@@ -90,20 +94,50 @@ func (r *report) markdown(out io.Writer) {
 
 // asked is the number of queries that a round sent.
 func (w *row) asked() string {
-	for _, o := range append(append([]outcome(nil), w.Ours...), w.Stock...) {
+	for _, o := range append(append([]outcome(nil), w.Ours...), w.Others[stock]...) {
 		return fmt.Sprintf("%d + %d", o.UDP.Sent, o.TCP.Sent+o.TCPLong.Sent)
 	}
 	return ""
 }
 
-// cells are the three columns of one stand.
-func cells(rounds []outcome, none string) string {
-	if len(rounds) == 0 {
-		if none == "" {
-			return "- | | "
-		}
-		return "n/a | | "
+// tableHead is the table's first lines.
+const tableHead = "| fault | at most | sent, UDP + TCP | ours: lost, UDP | TCP | gap, and more " +
+	"| stock: lost, UDP / TCP, gap | unbound | bare | |\n" +
+	"| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
+
+// ours are the three columns of ours.
+func (w *row) ours() string {
+	if len(w.Ours) == 0 {
+		return w.none("ours") + " | | "
 	}
+	lost := func(missed func(outcome) float64) string {
+		return fmt.Sprintf("%.0f / %.0f", median(each(w.Ours, missed)), worst(w.Ours, missed))
+	}
+	return lost(udpMissed) + " | " + lost(tcpMissed) + " | " + more(w.Ours)
+}
+
+// other is the column of one of the others.
+func (w *row) other(name string) string {
+	rounds := w.Others[name]
+	if len(rounds) == 0 {
+		return w.none(name)
+	}
+	return fmt.Sprintf("%.0f / %.0f, %s", median(each(rounds, udpMissed)), median(each(rounds, tcpMissed)), more(rounds))
+}
+
+// none stands where a subject has no rounds.
+func (w *row) none(name string) string {
+	if w.Not[name] == "" {
+		return "-"
+	}
+	return "n/a"
+}
+
+func udpMissed(o outcome) float64 { return float64(o.UDP.Missed()) }
+func tcpMissed(o outcome) float64 { return float64(o.tcpMissed()) }
+
+// more is the gap, and what else a fault is about.
+func more(rounds []outcome) string {
 	middle := func(f func(outcome) float64) float64 { return median(each(rounds, f)) }
 	more := []string{short(time.Duration(worst(rounds, func(o outcome) float64 { return float64(o.UDP.Gap) })))}
 	if rounds[0].Kept >= 0 {
@@ -113,7 +147,12 @@ func cells(rounds []outcome, none string) string {
 		more = append(more, "in the kernel "+percent(middle(func(o outcome) float64 { return float64(o.InKernel) / float64(o.UDP.Sent) })))
 	}
 	if rounds[0].Slower > 0 {
-		more = append(more, fmt.Sprintf("p99 × %.2g", middle(func(o outcome) float64 { return o.Slower })))
+		slower := middle(func(o outcome) float64 { return o.Slower })
+		text := fmt.Sprintf("p99 × %.2g", slower)
+		if slower >= 10 {
+			text = fmt.Sprintf("p99 × %.0f", slower)
+		}
+		more = append(more, text)
 	}
 	if rounds[0].Grown > 0 {
 		more = append(more, fmt.Sprintf("memory × %.2f", middle(func(o outcome) float64 { return o.Grown })))
@@ -121,12 +160,7 @@ func cells(rounds []outcome, none string) string {
 	if rounds[0].Refusal > 0 {
 		more = append(more, "SERVFAIL in "+short(time.Duration(middle(func(o outcome) float64 { return float64(o.Refusal) }))))
 	}
-	lost := func(missed func(outcome) float64) string {
-		return fmt.Sprintf("%.0f / %.0f", middle(missed), worst(rounds, missed))
-	}
-	return strings.Join([]string{
-		lost(func(o outcome) float64 { return float64(o.UDP.Missed()) }), lost(func(o outcome) float64 { return float64(o.tcpMissed()) }), strings.Join(more, ", "),
-	}, " | ")
+	return strings.Join(more, ", ")
 }
 
 func (w *row) holds() string {

@@ -69,10 +69,16 @@ func TestVerdict(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	r := report{Rounds: 3, Command: "make faults", Rows: []*row{
-		{Fault: "good", Title: "a good one", Ours: costs(0, 2, 1), Stock: costs(900, 800, 950), limit: limit{lost: 5}},
-		{Fault: "bad", Title: "a bad one", Ours: with(cost(7), func(o *outcome) { o.Kept = 0.25 }), NoStock: "no counterpart", limit: limit{lost: 5}},
+		{
+			Fault: "good", Title: "a good one", Ours: costs(0, 2, 1), limit: limit{lost: 5},
+			Others: map[string][]outcome{stock: costs(900, 800, 950), unbound: costs(300)}, Not: map[string]string{bare: noCache},
+		},
+		{
+			Fault: "bad", Title: "a bad one", Ours: with(cost(7), func(o *outcome) { o.Kept = 0.25 }), limit: limit{lost: 5},
+			Not: map[string]string{stock: "no counterpart"},
+		},
 		{Fault: "shaky", Title: "a shaky one", Ours: costs(0, 0, 9), limit: limit{lost: 5}},
-		{Fault: "absent", Title: "an absent one", NoOurs: "not in this build", limit: limit{lost: 5}},
+		{Fault: "absent", Title: "an absent one", Not: map[string]string{"ours": "not in this build"}, limit: limit{lost: 5}},
 	}}
 	r.judge()
 	if got := r.exceeded(true); len(got) != 1 || !strings.HasPrefix(got[0], "bad: lost over UDP 7") {
@@ -88,12 +94,17 @@ func TestReport(t *testing.T) {
 	var out strings.Builder
 	r.markdown(&out)
 	for _, want := range []string{
-		"| 1000 + 10 | 1 / 2 | 0 / 0 | 3 ms | 900 / 950 | 0 / 0 | 951 ms | holds |\n", "| 8 ms, cache kept 25 % | n/a |", "| EXCEEDED |", "| holds, not always |",
+		tableHead, "| 1000 + 10 | 1 / 2 | 0 / 0 | 3 ms | 900 / 0, 951 ms | 300 / 0, 301 ms | n/a | holds |\n",
+		"| 8 ms, cache kept 25 % | n/a | - | - | EXCEEDED |\n", "| n/a | |  | - | - | - |  |\n",
+		"| holds, not always |",
 		"- bad, stock: no counterpart", "- absent, ours: not in this build", "- shaky: lost over UDP 9 in the worst round",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
+	}
+	if strings.Contains(out.String(), noCache) {
+		t.Errorf("the legend has the reason once for all rows:\n%s", out.String())
 	}
 	var columns []int
 	for line := range strings.Lines(out.String()) {
@@ -136,6 +147,9 @@ func TestWords(t *testing.T) {
 		if got := c.l.String(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+	if got := more(with(cost(0), func(o *outcome) { o.Slower = 5123.4 })); got != "1 ms, p99 × 5123" {
+		t.Errorf("%q", got)
 	}
 	if median(nil) != 0 || median([]float64{3, 1, 2}) != 2 || median([]float64{1, 2}) != 2 {
 		t.Error("median")

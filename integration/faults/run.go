@@ -38,7 +38,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	if f.limit.kept > 0 { // a cache that is full to its last entry has not room for each of them
 		warm = s.kept()
 	}
-	r.before = memory(s.server.PID())
+	r.before = memory(s.pid())
 	plan := load.Plan{Streams: streams(s), Duration: lead + f.length}
 	if f.control {
 		plan.Streams = append(plan.Streams, control(s))
@@ -49,7 +49,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	r.begun = g.begun
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { r.watch(s.server.PID(), stop) })
+	wg.Go(func() { r.watch(s.pid(), stop) })
 	what.act(r)
 	r.books = g.wait()
 	close(stop)
@@ -162,7 +162,7 @@ func (r *run) servfail(dead time.Duration) {
 // has let go of some names, and does for each new one.
 func (r *run) slowdown(slow time.Duration) {
 	for _, b := range r.books {
-		if b.Stream.Label == fillLabel {
+		if b.Stream.Label == fillLabel && r.s.server != nil { // without a cache all reach it
 			b.Skip(func(name string) bool { _, missed := r.s.misses.Load(name); return missed })
 		}
 	}

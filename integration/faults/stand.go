@@ -39,19 +39,19 @@ type subject interface {
 
 // stand is one node with a cache on it and two pods, under faults.
 type stand struct {
-	subject
-	t      testutil.TB
-	name   string // "ours" or "stock"
-	bin    func(string) string
-	dir    string
-	node   *testutil.Node
-	kube   *testutil.DNSServer
-	pod    *testutil.Pod // sends the queries
-	noisy  *testutil.Pod // floods
-	server *testutil.Process
-	filled time.Time // when its cache was last filled
-	sample int       // first of the filled names that kept queried last
-	asked  int       // names that were queried once, so far
+	subject // nil without a cache
+	t       testutil.TB
+	name    string // "ours", or one of the others
+	bin     func(string) string
+	dir     string
+	node    *testutil.Node
+	kube    *testutil.DNSServer
+	pod     *testutil.Pod     // sends the queries
+	noisy   *testutil.Pod     // floods
+	server  *testutil.Process // nil: no cache is on the node
+	filled  time.Time         // when its cache was last filled
+	sample  int               // first of the filled names that kept queried last
+	asked   int               // names that were queried once, so far
 
 	filler atomic.Int64 // queries for filled names that kube-dns saw
 	misses sync.Map     // those names, since a run's begin
@@ -123,6 +123,14 @@ func (s *stand) await() {
 	})
 }
 
+// pid is the server's; 0 without one, which no process has.
+func (s *stand) pid() int {
+	if s.server == nil {
+		return 0
+	}
+	return s.server.PID()
+}
+
 func (s *stand) gone() bool {
 	select {
 	case <-s.server.Exited():
@@ -149,6 +157,9 @@ func (s *stand) inKernel() int {
 func (s *stand) restore(refill bool) {
 	s.t.Helper()
 	s.upstream(testutil.Behaviour{})
+	if s.server == nil {
+		return
+	}
 	s.mend()
 	if s.gone() {
 		s.start()

@@ -11,6 +11,9 @@ import (
 // muslWaits is how long musl's resolver library waits before it sends its query again: the least patient of those in pods.
 const muslWaits = 2500 * time.Millisecond
 
+// noCache is why most faults are not tried with bare.
+const noCache = "no cache that it could befall"
+
 const noHandOver = "no hand-over: its DaemonSet stops the old one first, see SIGTERM"
 
 func handOver(_ testutil.TB, bin func(string) string) string {

@@ -193,6 +193,9 @@ func (l *ledger) deadline(i int) time.Time {
 func (l *ledger) answer(i int, o Outcome, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.stream.Unsigned && reason == unsigned {
+		o, reason = Cache, ""
+	}
 	now := time.Now()
 	if l.took[i] != 0 || now.Sub(l.sent[i]) > l.stream.patience() {
 		return

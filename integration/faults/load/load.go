@@ -41,6 +41,8 @@ type Stream struct {
 	Names   int // so many names in turn; 0: every name once
 	Rate    int // queries per second
 	Sockets int // that the queries take turns on (all but OneShot and Pair)
+	// Unsigned: the node's server passes on no record of who answered, so that all right addresses count as the node's.
+	Unsigned bool `json:",omitempty"`
 	// Patience is how long an answer is waited for; 0: a second.
 	Patience time.Duration
 }

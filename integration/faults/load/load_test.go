@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -108,4 +109,30 @@ func TestJudge(t *testing.T) {
 	if o, _ := judge([]byte("nonsense of some length"), name, dns.TypeA, self); o != Wrong {
 		t.Errorf("nonsense is %c", o)
 	}
+}
+
+// A stream whose server passes on no record of who answered has such answers as the node's, and no other ones.
+func TestUnsigned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "n1.z."
+		l := newLedger(Stream{Rate: 1, Unsigned: true}, time.Now(), 3)
+		for i, change := range []func(*dns.Msg){
+			func(m *dns.Msg) { m.Extra = nil },
+			func(m *dns.Msg) { m.Extra, m.Answer[0].(*dns.A).A = nil, net.IPv4(192, 0, 2, 7) },
+			func(m *dns.Msg) { m.Extra, m.Question[0].Name = nil, "n2.z." },
+		} {
+			m := answer(new(dns.Msg).SetQuestion(name, dns.TypeA), 7, "192.0.2.10")
+			change(m)
+			wire, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.send(i)
+			o, reason := judge(wire, name, dns.TypeA, netip.MustParseAddr("10.244.1.2"))
+			l.answer(i, o, reason)
+		}
+		if got := l.book(0).Outcomes; got != "cww" {
+			t.Errorf("unsigned answers are %s", got)
+		}
+	})
 }
