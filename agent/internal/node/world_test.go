@@ -31,9 +31,18 @@ type journal struct {
 	fails map[string]error // by the call's first word
 }
 
+// recorded is what a node's parts were last given.
+type recorded struct {
+	kept    []netip.Addr     // addresses of the link
+	host    steer.Host       // host table
+	gone    []string         // leases and fallbacks that were reported as no longer wanted
+	checked map[string]error // each part's check
+}
+
 // world stands in for every part of a node: it records the loop's calls in order, and returns what the test sets.
 type world struct {
 	journal
+	recorded
 	answer  func(target netip.Addr, p steer.Protocol) prober.Result
 	prove   func() error
 	lost    string // why a fallback that fails is lost for good
@@ -42,8 +51,6 @@ type world struct {
 	proofs  []netip.Addr
 	ticks   chan struct{}
 	watches atomic.Int32 // that go on
-	kept    []netip.Addr // last addresses of the link
-	host    steer.Host   // last host table
 	done    chan struct{}
 	ending  time.Duration // what the server's stop takes
 	tending time.Duration // what a repair of the pods' tables takes
@@ -52,9 +59,7 @@ type world struct {
 	fromPod  func() error
 	trouble  chan struct{}
 	heard    time.Time
-	gone     []string // leases and fallbacks that were reported as no longer wanted
 	optedOut []netip.Addr
-	checked  map[string]error // each part's last check
 }
 
 // die ends the server under the node.
@@ -68,7 +73,7 @@ func (w *world) die() {
 }
 
 func newWorld() *world {
-	return &world{journal: journal{fails: map[string]error{}}, checked: map[string]error{},
+	return &world{journal: journal{fails: map[string]error{}}, recorded: recorded{checked: map[string]error{}},
 		ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
 		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
 		prove:  func() error { return nil }}
