@@ -91,7 +91,7 @@ func TestCommandLine(t *testing.T) {
 		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, cli.Config, "", `--format "toml"`},
 		{"config check, what no pod can have", []string{"config", "check", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": good["/node.yaml"] + "podDNS:\n  options:\n  - ndots:2\n  - nonsense:3\n"}, cli.Good, "configuration is good",
-			"warning: /node.yaml:8:5: podDNS.options[1]: option \"nonsense:3\" is known to no resolver and has no effect; resolvers know attempts, debug, edns0, " +
+			"warning: /node.yaml:6:3: podDNS: option \"nonsense:3\" is known to no resolver and has no effect; resolvers know attempts, debug, edns0, " +
 				"inet6, ip6-bytestring, ip6-dotint, ndots, no-aaaa, no-check-names, no-ip6-dotint, no-reload, no-tld-query, no_tld_query, rotate, " +
 				"single-request, single-request-reopen, tcp, timeout, trust-ad, use-vc, usevc\nwarning: podDNS: no pod has shown yet"},
 		{"config check, the overlay pod-dns", []string{"config", "check", "--config", "/node.yaml"},

@@ -355,7 +355,7 @@ func TestUnknownKeysFailNoPod(t *testing.T) {
 	}
 	wantNoTable(t, pod.NetNS)
 	report := checkList([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a"},{"type":"neardns","redirects":["10.96.0.10"],"colour":"red"}]}`))
-	if len(report.Faults) != 1 || !strings.HasPrefix(report.Faults[0].Error(), "plugins[1].colour: unknown key") {
+	if len(report.Faults) != 1 || !strings.HasPrefix(report.Faults[0], "plugins[1].colour: unknown key") {
 		t.Errorf("validate finds %v, want the unknown key", report.Faults)
 	}
 }

@@ -45,123 +45,104 @@ func cli(args []string, stdout, stderr io.Writer) int {
 
 func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
 
-// validate checks a conflist, prints each fault with its line, and returns the exit code.
+// validate checks a conflist, prints each fault with its field, and returns the exit code.
 func validate(path string, stdout, stderr io.Writer) int {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "%v: name a readable conflist\n", err)
 		return badInput
 	}
-	top, err := strict.JSON(path, "", data)
-	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s:%d: not valid JSON: %v\n", path, strict.ErrorLine(data, err), err)
+	r := checkList(data)
+	for _, w := range r.Warnings {
+		_, _ = fmt.Fprintf(stderr, "%s: warning: %s\n", path, w)
+	}
+	for _, f := range r.Faults {
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", path, f)
+	}
+	if len(r.Faults) > 0 {
 		return badInput
 	}
-	report, lines := checkList(data), lineMap{}
-	faults := lines.locate(top)
-	for _, f := range report.Faults {
-		f.Place = strict.Place{File: path, Line: lines.of(f.Field)}
-		faults = append(faults, f)
-	}
-	for _, w := range report.Warnings {
-		_, _ = fmt.Fprintf(stderr, "%s:%d: warning: %s\n", path, lines.of(w.Field), w)
-	}
-	slices.SortStableFunc(faults, func(a, b *strict.Fault) int { return a.Line - b.Line })
-	for _, f := range faults {
-		_, _ = fmt.Fprintln(stderr, f)
-	}
-	if len(faults) > 0 {
-		return badInput
-	}
-	_, _ = fmt.Fprintf(stdout, "%s: good: %s\n", path, report.Summary)
+	_, _ = fmt.Fprintf(stdout, "%s: good\n", path)
 	return 0
 }
 
-// report has the findings about a list.
-type report struct {
-	Faults, Warnings []*strict.Fault
-	Summary          string
+// report has the findings about a list, each with its field.
+type report struct{ Faults, Warnings []string }
+
+func (r *report) fault(format string, args ...any) {
+	r.Faults = append(r.Faults, fmt.Sprintf(format, args...))
 }
 
-func (r *report) fault(field, format string, args ...any) {
-	r.Faults = append(r.Faults, &strict.Fault{Field: field, Message: fmt.Sprintf(format, args...)})
+func (r *report) warn(format string, args ...any) {
+	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
 // checkList checks the JSON of a conflist, or of a drop-in file that has only the neardns entry.
-func checkList(data []byte) report {
-	var r report
+func checkList(data []byte) (r report) {
 	var list struct {
 		CNIVersion string            `json:"cniVersion"`
 		Name       string            `json:"name"`
 		Type       string            `json:"type"`
 		Plugins    []json.RawMessage `json:"plugins"`
 	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		field, is := "", "another type"
-		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-			field, is = wrong.Field, wrong.Value
-		}
-		r.fault(field, "%s is the wrong type in a network configuration list: write an object with cniVersion, name and plugins", is)
+	err := json.Unmarshal(data, &list)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		message := wrong.Value + " is the wrong type: write an object with cniVersion, name and plugins"
+		r.fault("%s", &strict.Fault{Field: wrong.Field, Message: message})
+		return r
+	} else if err != nil {
+		r.fault("line %d: not valid JSON: %v", strict.ErrorLine(data, err), err)
 		return r
 	}
 	if list.Plugins == nil && list.Type == "neardns" {
-		conf := r.entry("", data)
-		r.Summary = "a drop-in entry; " + redirectsOf(conf)
+		r.entry("", data)
 		return r
 	}
 	if list.Name == "" {
-		r.fault("name", "missing: a network needs a name that does not change")
+		r.fault("name: missing: a network needs a name that does not change")
 	}
 	if supported := cniversion.VersionsStartingFrom("0.3.1").SupportedVersions(); !slices.Contains(supported, list.CNIVersion) {
-		r.fault("cniVersion", "%q is not supported: write one of %s", list.CNIVersion, strings.Join(supported, ", "))
+		r.fault("cniVersion: %q is not supported: write one of %s", list.CNIVersion, strings.Join(supported, ", "))
 	}
-	at := -1
-	var conf *Conf
+	found := false
 	for i, raw := range list.Plugins {
 		var entry struct {
 			Type string `json:"type"`
 		}
 		field := fmt.Sprintf("plugins[%d]", i)
-		if json.Unmarshal(raw, &entry) != nil || entry.Type == "" {
-			r.fault(field, "no type: each plugin is an object whose type names its binary")
+		switch err := json.Unmarshal(raw, &entry); {
+		case err != nil || entry.Type == "":
+			r.fault("%s: no type: each plugin is an object whose type names its binary", field)
 			continue
-		}
-		if entry.Type != "neardns" {
+		case entry.Type != "neardns":
 			continue
-		}
-		switch {
-		case at >= 0:
-			r.fault(field, "a second neardns entry: keep one")
+		case found:
+			r.fault("%s: a second neardns entry: keep one", field)
 		case i == 0:
-			r.fault(field, "neardns is first: put it after the plugin that makes the pod's interface")
+			r.fault("%s: neardns is first: put it after the plugin that makes the pod's interface", field)
 		}
-		at = i
-		conf = r.entry(field+".", raw)
+		found = true
+		r.entry(field+".", raw)
 	}
-	if at < 0 {
-		r.fault("plugins", `no neardns entry: append {"type": "neardns", "redirects": ["10.96.0.10"]} with your cluster DNS address`)
-		return r
+	if !found {
+		r.fault(`plugins: no neardns entry: append {"type": "neardns", "redirects": ["10.96.0.10"]} with your cluster DNS address`)
 	}
-	r.Summary = fmt.Sprintf("neardns is plugin %d of %d in network %q; %s", at+1, len(list.Plugins), list.Name, redirectsOf(conf))
 	return r
 }
 
-// entry checks the neardns entry of a conflist. prefix is the entry's path in the file, for error messages.
-func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
+// entry checks the neardns entry of a conflist. prefix is the entry's path in the file.
+func (r *report) entry(prefix string, raw json.RawMessage) {
 	conf, err := parseConf(raw)
 	faults := conf.Unknown
-	var ce *confError
-	if errors.As(err, &ce) {
+	if ce := (*confError)(nil); errors.As(err, &ce) {
 		faults = ce.Faults // includes the unknown keys
 	}
 	for _, f := range faults {
-		r.fault(prefix+f.Field, "%s", f.Message)
+		r.fault("%s%s", prefix, f)
 	}
 	if top, err := strict.JSON("", "", raw); err == nil && len(faults) == 0 {
-		if dns, ok := top.Map()[keyDNS]; ok {
-			for _, w := range overlay.Warnings(dns, conf.Rules, steer.ClusterDNS(conf.Redirects), conf.ClusterDomain) {
-				r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + w.Field, Message: w.Message})
-			}
+		for _, w := range overlay.Warnings(top.Map()[keyDNS], conf.Rules, steer.ClusterDNS(conf.Redirects), conf.ClusterDomain) {
+			r.warn("%s%s", prefix, w)
 		}
 	}
 	var asks struct {
@@ -173,17 +154,7 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 		{keyAnnotations, "pods cannot opt out by annotation " + overlay.AnnotationSteer},
 	} {
 		if !asks.Capabilities[c.key] {
-			message := fmt.Sprintf(`%q is missing: %s; add "%s": true`, c.key, c.effect, c.key)
-			r.Warnings = append(r.Warnings, &strict.Fault{Field: prefix + "capabilities", Message: message})
+			r.warn(`%scapabilities: %q is missing: %s; add "%s": true`, prefix, c.key, c.effect, c.key)
 		}
 	}
-	return conf
-}
-
-func redirectsOf(c *Conf) string {
-	var parts []string
-	for _, x := range c.Redirects {
-		parts = append(parts, x.String())
-	}
-	return fmt.Sprintf("redirects %s, steer %s, backend %s", strings.Join(parts, " "), c.Steer, c.Backend)
 }

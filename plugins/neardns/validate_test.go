@@ -38,7 +38,7 @@ func TestCLI(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"validate", "testdata/good.conflist"}, 0, "good: neardns is plugin 2 of 2"},
+		{[]string{"validate", "testdata/good.conflist"}, 0, "good.conflist: good\n"},
 		{[]string{"validate", "testdata/none.conflist"}, 2, "no such file"},
 		{[]string{"validate", "testdata"}, 2, "is a directory"},
 		{[]string{"validate"}, 2, "usage"},
@@ -90,39 +90,12 @@ func FuzzValidate(f *testing.F) {
 		if code == 0 && !strings.Contains(out.String(), "good") || code == 2 && errs.Len() == 0 || code != 0 && code != 2 {
 			t.Fatalf("exit %d, %q, %q", code, out.String(), errs.String())
 		}
-		// Each line begins with the file and a line that it has.
 		for line := range strings.Lines(errs.String()) {
-			var n int
-			rest, ok := strings.CutPrefix(line, path+":")
-			if _, err := fmt.Sscanf(rest, "%d:", &n); !ok || err != nil || n < 1 || n > 1+bytes.Count(data, []byte("\n")) {
-				t.Fatalf("no place in %q", line)
+			if !strings.HasPrefix(line, path+": ") {
+				t.Fatalf("no file in %q", line)
 			}
 		}
 	})
-}
-
-// A setting that no usual pod can get is a warning with file and line, not an error.
-func TestValidateWarns(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "10-pods.conflist")
-	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {
-  "type": "neardns", "redirects": ["10.96.0.10"], "capabilities": {"dns": true, "io.kubernetes.cri.pod-annotations": true},
-  "dns": {
-    "options": ["ndots:2",
-      "ndots:abc"],
-    "namespaces": {
-      "shop": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}
-    }
-  }}]}`
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out, errs bytes.Buffer
-	code := validate(path, &out, &errs)
-	want := path + ":5: warning: plugins[1].dns.options[1]: option \"ndots:abc\" needs a number behind the colon and has no effect as it is\n" +
-		path + ":7: warning: plugins[1].dns.namespaces.shop.nameservers: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"; so it is for each pod with the kubelet's settings\n"
-	if code != 0 || errs.String() != want {
-		t.Errorf("exit %d\n%s\nwant\n%s", code, errs.String(), want)
-	}
 }
 
 // The examples in README.md and docs/pod-dns.md are valid, and README.md describes each key.
