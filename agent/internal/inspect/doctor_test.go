@@ -202,7 +202,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.faults = []error{errors.New("the file has a fault, and the agent serves by the one before: node.yaml:4:1: redirects: has no value: give it one or " +
 				"take the key out")}
 			f.unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
-			f.want.External = "kube-dns, because its Corefile has the zone corp.example, line 12"
+			f.want.External = "kube-dns, because its Corefile has the zone corp.example"
 		},
 		"cannot-ask-output": func(f *facts) {
 			f.leases = nil

@@ -35,7 +35,7 @@ func TestStatusText(t *testing.T) {
 		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since,
 			LastFault: &node.Fault{Time: since, Part: "lease 169.254.20.11/udp", What: "no answer"},
 			Process:   node.Process{Unknown: []string{`node.yaml:4:1: unknown field "cash": did you mean "cache"?`}},
-			External:  "kube-dns, because its Corefile has the zone corp.example, line 12",
+			External:  "kube-dns, because its Corefile has the zone corp.example",
 			Cache:     &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
 			Repair:    "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true,
 			Redirects: []steer.Redirect{red},
@@ -50,7 +50,7 @@ func TestStatusText(t *testing.T) {
 	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
   fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value
   warning: node.yaml:4:1: unknown field "cash": did you mean "cache"? (it has no effect)
-  external: kube-dns, because its Corefile has the zone corp.example, line 12
+  external: kube-dns, because its Corefile has the zone corp.example
   cache: 2048 KiB of 32768 KiB, 9 hits, 3 misses
   last fault: 2026-01-02T03:04:05Z lease 169.254.20.11/udp: no answer
   last repair: 2026-01-02T03:04:06Z link: set up (since the start: link 1, rules 2)

@@ -26,7 +26,7 @@ const NodeFile = "/etc/resolv.conf"
 // Verdict is the decision where queries for names outside the cluster go.
 type Verdict struct {
 	Node bool   // they go to the node's resolvers, because kube-dns would send them there and nowhere else
-	Why  string // the directive that justifies Node, with its line, or the first reason against it
+	Why  string // the directive that justifies Node, with its line, or the first reason against it, with the line of a directive
 	// Names has the names that kube-dns may answer by itself according to its Corefile, in lower case with the final dot: zones, entries of
 	// hosts, rewritten names. At most maxNames.
 	Names []string
@@ -71,7 +71,6 @@ func Read(text, clusterDomain string) Verdict {
 // reader walks one Corefile.
 type reader struct {
 	own     []string // the cluster's zones, whose names kube-dns resolves in any case
-	tokens  []caddyfile.Token
 	root    string   // the key of the server block for all names
 	forward string   // the directive that forwards all names to the node's resolvers
 	against string   // the first reason to send queries to kube-dns
@@ -94,14 +93,12 @@ func (r *reader) name(s string) {
 
 func (r *reader) read(text string) {
 	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(text)); d.Next(); {
-		t := caddyfile.Token{Text: d.Val(), Line: d.Line()}
-		r.tokens = append(r.tokens, t)
 		// The parser would resolve imports and variables in the agent's container, which is not kube-dns's.
 		switch {
-		case t.Text == "import":
-			r.object("its Corefile imports text that is not available here, line %d", t.Line)
-		case strings.Contains(t.Text, "{$"), strings.Contains(t.Text, "{%"):
-			r.object("its Corefile has the variable %s, line %d", show(t.Text), t.Line)
+		case d.Val() == "import":
+			r.object("its Corefile imports text that is not available here, line %d", d.Line())
+		case strings.Contains(d.Val(), "{$"), strings.Contains(d.Val(), "{%"):
+			r.object("its Corefile has the variable %s, line %d", show(d.Val()), d.Line())
 		}
 	}
 	if r.against != "" {
@@ -129,15 +126,15 @@ func (r *reader) block(b caddyfile.ServerBlock) {
 	chaos = chaos && len(b.Tokens) == 1
 	for _, key := range b.Keys {
 		zone, ok := zoneOf(key)
-		switch line := r.lineOf(key); {
+		switch {
 		case !ok:
-			r.object("its Corefile has the server block %s, line %d", show(key), line)
+			r.object("its Corefile has the server block %s", show(key))
 		case zone == "." && r.root != "":
-			r.object("its Corefile has a second server block for all names, %s, line %d", show(key), line)
+			r.object("its Corefile has a second server block for all names, %s", show(key))
 		case zone == ".":
 			r.root, outside = key, true
 		case !chaos && !r.isCluster(zone):
-			r.object("its Corefile has the zone %s, line %d", show(zone), line)
+			r.object("its Corefile has the zone %s", show(zone))
 			r.name(zone)
 		}
 	}
@@ -150,22 +147,6 @@ func (r *reader) block(b caddyfile.ServerBlock) {
 	for _, d := range directives(b) {
 		r.gather(d)
 	}
-}
-
-// lineOf returns the line of a server block's key, which the parser does not report.
-func (r *reader) lineOf(key string) int {
-	depth := 0
-	for _, t := range r.tokens {
-		switch {
-		case t.Text == "{":
-			depth++
-		case t.Text == "}":
-			depth--
-		case depth == 0 && strings.TrimSuffix(t.Text, ",") == key:
-			return t.Line
-		}
-	}
-	return 1
 }
 
 // directive checks one directive of the server block for all names.

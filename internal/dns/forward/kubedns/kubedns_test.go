@@ -162,7 +162,7 @@ hostname.bind:5353 {
     chaos
 }`, true, "forward . /etc/resolv.conf, line 16", nil},
 		{"a zone of another plugin, too", kubeadm + "hostname.bind:5353 {\n    chaos\n    template ANY ANY\n}", false,
-			"its Corefile has the zone hostname.bind, line 24", []string{"hostname.bind."}},
+			"its Corefile has the zone hostname.bind", []string{"hostname.bind."}},
 		{"OpenShift with a forwarder", `# foo
 foo.com:5353 {
     prometheus 127.0.0.1:9153
@@ -180,7 +180,7 @@ foo.com:5353 {
     forward . /etc/resolv.conf {
         policy sequential
     }
-}`, false, "its Corefile has the zone foo.com, line 2", []string{"foo.com."}},
+}`, false, "its Corefile has the zone foo.com", []string{"foo.com."}},
 		{"k3s", `.:53 {
     errors
     health
@@ -249,11 +249,11 @@ import custom/*.server`, false, "its Corefile imports text that is not available
 		{"host.minikube.internal", with("    log\n    hosts {\n       192.168.49.1 host.minikube.internal\n       fallthrough\n    }"), false,
 			"its Corefile has the plugin hosts, line 14", []string{"host.minikube.internal."}},
 		{"a zone of its own", kubeadm + "corp.local:53 {\n    file /etc/coredns/db.corp.local\n    errors\n}\n", false,
-			"its Corefile has the zone corp.local, line 24", []string{"corp.local."}},
+			"its Corefile has the zone corp.local", []string{"corp.local."}},
 		{"a stub domain", kubeadm + "corp.example:53 {\n    errors\n    cache 30\n    forward . 10.150.0.1\n}\n", false,
-			"its Corefile has the zone corp.example, line 24", []string{"corp.example."}},
+			"its Corefile has the zone corp.example", []string{"corp.example."}},
 		{"Consul", "consul.local:53 {\n    errors\n    cache 30\n    forward . 10.150.0.1\n}\n" + kubeadm, false,
-			"its Corefile has the zone consul.local, line 1", []string{"consul.local."}},
+			"its Corefile has the zone consul.local", []string{"consul.local."}},
 		{"a conditional forward", with("    forward corp.example 10.150.0.1"), false, "its Corefile forwards corp.example separately, line 13", []string{"corp.example."}},
 		{"resolvers of its own", forwarding("forward . 8.8.8.8 8.8.4.4"), false, "its Corefile forwards to 8.8.8.8 8.8.4.4, line 13", nil},
 		{"over TLS", forwarding("forward . tls://1.1.1.1 tls://1.0.0.1 {\n tls_servername cloudflare-dns.com\n}"), false, "its Corefile forwards to tls://1.1.1.1 tls://1.0.0.1, line 13", nil},
@@ -288,16 +288,16 @@ dns://.:53 {
 }`, true, "forward . /etc/resolv.conf, line 8", nil},
 		{"a zone within the cluster's", kubeadm + "who.cluster.local:53 {\n    template ANY ANY\n}\n", true, sent, nil},
 		{"a reverse zone elsewhere", with("    forward 10.in-addr.arpa 10.150.0.1"), true, "forward . /etc/resolv.conf, line 14", nil},
-		{"a zone that only looks like the cluster's", kubeadm + "notcluster.local {\n    whoami\n}\n", false, "its Corefile has the zone notcluster.local, line 24", []string{"notcluster.local."}},
-		{"two blocks for all names", kubeadm + ".:5353 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has a second server block for all names, .:5353, line 24", nil},
-		{"over TLS to kube-dns", kubeadm + "tls://.:853 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has the server block tls://.:853, line 24", nil},
+		{"a zone that only looks like the cluster's", kubeadm + "notcluster.local {\n    whoami\n}\n", false, "its Corefile has the zone notcluster.local", []string{"notcluster.local."}},
+		{"two blocks for all names", kubeadm + ".:5353 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has a second server block for all names, .:5353", nil},
+		{"over TLS to kube-dns", kubeadm + "tls://.:853 {\n    forward . /etc/resolv.conf\n}\n", false, "its Corefile has the server block tls://.:853", nil},
 		{"a snippet", "(common) {\n    errors\n}\n" + with("    import common"), false, "its Corefile imports text that is not available here, line 16", nil},
 		{"a variable", forwarding("forward . {$UPSTREAM}"), false, "its Corefile has the variable {$UPSTREAM}, line 13", nil},
 		{"commented out", with("    # hosts /etc/hosts"), true, "forward . /etc/resolv.conf, line 14", nil},
-		{"without braces", "example.org\nwhoami\n", false, "its Corefile has the zone example.org, line 1", []string{"example.org."}},
+		{"without braces", "example.org\nwhoami\n", false, "its Corefile has the zone example.org", []string{"example.org."}},
 		{"a brace too few", strings.TrimSuffix(kubeadm, "}\n") + "cache {", false, "its Corefile cannot be read (Corefile:23 - Error during parsing: Unexpected EOF)", nil},
 		{"empty", "", false, "its Corefile has no server block for all names", nil},
-		{"no Corefile", "{\"stubDomains\": {}}", false, "its Corefile has the server block {\"stubDomains\":, line 1", nil},
+		{"no Corefile", "{\"stubDomains\": {}}", false, "its Corefile has the server block {\"stubDomains\":", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(Verdict{tc.node, tc.why, tc.names}, Read(tc.text, "cluster.local")); diff != "" {
