@@ -12,7 +12,7 @@ import (
 )
 
 func installCommand(stdout io.Writer) *cobra.Command {
-	in := install{out: stdout}
+	in := install{folders: folders{printer: printer{stdout}}}
 	c := &cobra.Command{Use: "install",
 		Short: "put the plugin on this node, and its entry into the conflist that the runtime uses (or --file)"}
 	set := c.Flags()
@@ -36,7 +36,7 @@ func installCommand(stdout io.Writer) *cobra.Command {
 }
 
 func watchCommand(stdout io.Writer) *cobra.Command {
-	w := watch{install: install{out: stdout}, now: time.Now}
+	w := watch{install: install{folders: folders{printer: printer{stdout}}}, now: time.Now}
 	c := &cobra.Command{Use: "watch", Short: "keep the plugin and its conflist entry on this node, and put back what is removed"}
 	set := c.Flags()
 	w.sourceFlags(set)
@@ -57,7 +57,7 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 }
 
 func checkCommand(stdout io.Writer) *cobra.Command {
-	in := install{out: stdout}
+	in := install{folders: folders{printer: printer{stdout}}}
 	c := &cobra.Command{Use: "check", Short: "report whether the plugin and its conflist entry are on this node"}
 	in.sourceFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -70,7 +70,7 @@ func checkCommand(stdout io.Writer) *cobra.Command {
 }
 
 func uninstallCommand(stdout io.Writer) *cobra.Command {
-	un := uninstall{out: stdout}
+	un := uninstall{folders: folders{printer: printer{stdout}}}
 	c := &cobra.Command{Use: "uninstall", Short: "remove the plugin's entry from every conflist on this node (or only --file)"}
 	set := c.Flags()
 	un.flags(set)
@@ -99,7 +99,7 @@ func stayCommand(stdout io.Writer) *cobra.Command {
 }
 
 func followCommand(stdout io.Writer) *cobra.Command {
-	f := follower{out: stdout}
+	f := follower{printer: printer{stdout}}
 	c := &cobra.Command{Use: "follow",
 		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, again whenever they change"}
 	set := c.Flags()

@@ -24,10 +24,10 @@ const maxCopy = 4 << 20
 // agent's container need not mount the host's /etc. The follower itself runs as an unprivileged user: the files are world-readable, and a
 // root process could read the node's secrets in /etc.
 type follower struct {
+	printer
 	from, to  string // from: where the host's root is mounted; to: the folder of the copies
 	once      bool
 	poll      time.Duration
-	out       io.Writer
 	lastFault map[string]string // the last fault that was logged for each copy, so that it is logged once
 	failing   bool              // a copy could not be written in the last pass
 }
@@ -48,8 +48,6 @@ func files() []followed {
 			"etc/ssl/ca-bundle.pem", "etc/pki/tls/cacert.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/ssl/cert.pem"}},
 	}
 }
-
-func (f *follower) say(format string, args ...any) { _, _ = fmt.Fprintf(f.out, format+"\n", args...) }
 
 // run copies the files once if f.once is set, else until ctx ends. If a file cannot be read, run logs that, keeps the previous copy and
 // goes on.

@@ -94,7 +94,7 @@ func TestFollowLogsOnce(t *testing.T) {
 	root, to, out := t.TempDir(), filepath.Join(t.TempDir(), "copies"), new(testutil.Output)
 	testutil.Must(t, os.Mkdir(filepath.Join(root, "etc"), 0o755))
 	testutil.Must(t, os.WriteFile(filepath.Join(root, "etc/resolv.conf"), []byte("nameserver 192.0.2.1\n"), 0o644))
-	f := &follower{from: root, to: to, poll: time.Hour, out: out, lastFault: map[string]string{}}
+	f := &follower{from: root, to: to, poll: time.Hour, printer: printer{out}, lastFault: map[string]string{}}
 	attempt := func(after time.Duration, logged int) {
 		t.Helper()
 		for range 2 {

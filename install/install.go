@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -31,10 +29,7 @@ type install struct {
 	anyPlace bool // accept an entry that is right but not last in the list
 	// persistDir is the agent's folder with the result of its last fallback check (see sayVerified).
 	persistDir string
-	out        io.Writer
 }
-
-func (in install) say(format string, args ...any) { _, _ = fmt.Fprintf(in.out, format+"\n", args...) }
 
 func (in install) run(ctx context.Context) error {
 	o, err := in.pass(ctx)
@@ -130,34 +125,21 @@ func (in install) plan(entry []byte) (change, error) {
 
 // chain adds the entry to the network's conflist. It returns the change, and whether it wrote the file or, in a dry run, would have.
 func (in install) chain(entry []byte) (change, bool, error) {
-	for range maxTries {
-		c, err := in.plan(entry)
-		if err != nil {
-			return c, false, err
-		}
-		where := fmt.Sprintf("network %s, plugin %d of %d", c.Name, c.Position(), len(c.Types))
-		if c.none() {
-			in.say("%s is up to date: %s", c.to, where)
-			return c, false, nil
-		}
-		if in.dryRun {
-			in.say("would write %s: %s", c.to, where)
-			_, _ = io.WriteString(in.out, diff(c.from, c.to, c.before, c.after))
-			return c, true, nil
-		}
-		if err := c.apply(); errors.Is(err, atomicfile.ErrMoved) {
-			continue
-		} else if err != nil {
-			return c, false, err
-		}
+	c, wrote, err := in.write(func() (change, error) { return in.plan(entry) })
+	if err != nil {
+		return c, false, err
+	}
+	where := fmt.Sprintf("network %s, plugin %d of %d", c.Name, c.Position(), len(c.Types))
+	switch {
+	case !wrote:
+		in.say("%s is up to date: %s", c.to, where)
+	case !in.dryRun:
 		in.say("wrote %s: %s", c.to, where)
 		if c.from != c.to {
 			in.say("removed %s, which it replaces", c.from)
 		}
-		return c, true, nil
 	}
-	return change{}, false, fmt.Errorf("network in %s: %w, %d times in a row: another program keeps writing it", in.conf,
-		atomicfile.ErrMoved, maxTries)
+	return c, wrote, nil
 }
 
 // lockAndSweep locks both folders and removes temporary files that a killed installer left. It locks in alphabetical order, so that two

@@ -217,7 +217,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", mainConf)
 	code, out := n.install("--dry-run")
-	want(t, code, 0, out, "would write "+n.bin+"/neardns", "--- "+n.conf+"/10-a.conf\n", "+++ "+n.conf+"/10-a.conflist\n", `+      "type": "neardns"`)
+	want(t, code, 0, out, "would write "+n.bin+"/neardns", "would write "+n.conf+"/10-a.conflist (from "+n.conf+"/10-a.conf):\n", `"type": "neardns"`)
 	if d := cmp.Diff([]string{"10-a.conf"}, append(n.files(n.conf), n.files(n.bin)...)); d != "" {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
@@ -226,7 +226,7 @@ func TestDryRunWritesNothing(t *testing.T) {
 	}
 	before := n.read("10-a.conflist")
 	code, out = n.uninstall("--dry-run", "--remove-binary")
-	want(t, code, 0, out, "would write", `-      "type": "neardns"`, "would remove")
+	want(t, code, 0, out, "would write "+n.conf+"/10-a.conf (from "+n.conf+"/10-a.conflist):\n", "would remove")
 	if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
 		t.Error(d)
 	}

@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -53,10 +54,16 @@ func coded(err error) error {
 
 // folders has the paths and flags that install, watch, check and uninstall share.
 type folders struct {
+	printer
 	bin, conf string
 	file      string // name of the conflist in conf; "": the one that the runtime uses, or for uninstall all of them
 	dryRun    bool
 }
+
+// printer prints what a command does, one line each.
+type printer struct{ out io.Writer }
+
+func (p printer) say(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format+"\n", args...) }
 
 func (f *folders) flags(set *pflag.FlagSet) {
 	here, _ := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil }, os.LookupEnv)
@@ -67,7 +74,7 @@ func (f *folders) flags(set *pflag.FlagSet) {
 }
 
 func (f *folders) dryRunFlag(set *pflag.FlagSet) {
-	set.BoolVar(&f.dryRun, "dry-run", false, "write nothing; print what would change")
+	set.BoolVar(&f.dryRun, "dry-run", false, "write nothing; print what would be written")
 }
 
 func (f *folders) validate() error {

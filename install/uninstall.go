@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,11 +17,6 @@ type uninstall struct {
 	folders
 	removeBinary bool
 	cache        string // libcni's cache, which shows the pods that were started with neardns; "": do not look
-	out          io.Writer
-}
-
-func (un uninstall) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(un.out, format+"\n", args...)
 }
 
 // run removes the entry from every conflist in the folder (or only from un.file), used or not, because the runtime may use another one
@@ -109,29 +103,17 @@ func (un uninstall) dropFrom(name string) error {
 	if filepath.Ext(name) != ".conflist" {
 		return fmt.Errorf("%s names neardns but has a single plugin, which neardns-install never writes: remove the entry by hand", path)
 	}
-	for range maxTries {
-		c, err := planDrop(un.conf, name)
-		switch {
-		case err != nil:
-			return err
-		case c.none():
-			un.say("%s has no entry of neardns", path)
-			return nil
-		case un.dryRun:
-			un.say("would write %s", c.to)
-			_, _ = io.WriteString(un.out, diff(c.from, c.to, c.before, c.after))
-			return nil
-		}
-		if err := c.apply(); errors.Is(err, atomicfile.ErrMoved) {
-			continue
-		} else if err != nil {
-			return err
-		}
+	c, wrote, err := un.write(func() (change, error) { return planDrop(un.conf, name) })
+	switch {
+	case err != nil:
+		return err
+	case !wrote:
+		un.say("%s has no entry of neardns", path)
+	case !un.dryRun:
 		un.say("removed neardns from %s", c.from)
 		if c.from != c.to {
 			un.say("replaced %s by the single plugin's file from which it was made: %s", c.from, c.to)
 		}
-		return nil
 	}
-	return fmt.Errorf("%s: %w, %d times in a row: another program keeps writing it", path, atomicfile.ErrMoved, maxTries)
+	return nil
 }
