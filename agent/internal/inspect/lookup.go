@@ -16,7 +16,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/pkg/hostnet"
@@ -38,6 +37,32 @@ type CacheEntry struct {
 	Left  int  `json:"left"` // seconds until it expires; 0 or less: it is stale
 }
 
+// Lookup is the output of `neardns-agent query`: how a node's cache and kube-dns answer a query for one name.
+type Lookup struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	// Pod is the pod from whose network namespace the query was sent too. Path is the state of that pod's steering, with the reason.
+	Pod  string `json:"pod,omitempty"`
+	Path string `json:"path,omitempty"`
+	// Cached is the state of the cache's entry before the query: "hit", "stale", "miss" or "no agent answers". Left is the number of
+	// seconds until a hit's entry expires.
+	Cached  string  `json:"cached"`
+	Left    int     `json:"secondsLeft,omitempty"`
+	Replies []Reply `json:"replies"`
+}
+
+// Reply is the answer of one server.
+type Reply struct {
+	From    string   `json:"from"` // pod, cache or kube-dns
+	Server  string   `json:"server"`
+	By      string   `json:"answeredBy"` // kernel, agent, kube-dns or none
+	Code    string   `json:"code,omitempty"`
+	TTL     uint32   `json:"ttl"` // lowest TTL in seconds of the answer and authority sections
+	Records []string `json:"records,omitempty"`
+	Millis  float64  `json:"milliseconds"`
+	Error   string   `json:"error,omitempty"`
+}
+
 // QueryType returns the record type with a name such as AAAA.
 func QueryType(name string) (uint16, bool) {
 	t, ok := dns.StringToType[strings.ToUpper(name)]
@@ -46,7 +71,7 @@ func QueryType(name string) (uint16, bool) {
 
 // Lookup sends a query for a name to the agent and to kube-dns, and also from the network namespace of pod if that is set. Like a pod's
 // query, it may add an entry to the cache.
-func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod string) (*overview.Lookup, error) {
+func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod string) (*Lookup, error) {
 	f := in.collect(ctx)
 	defer f.close()
 	if len(f.want.Redirects) == 0 {
@@ -54,7 +79,7 @@ func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod 
 	}
 	to := f.want.Redirects[0]
 	q := query{name: dns.Fqdn(name), qtype: qtype}
-	l := &overview.Lookup{Name: q.name, Type: dns.TypeToString[qtype], Pod: pod, Cached: "no agent answers", Replies: []overview.Reply{}}
+	l := &Lookup{Name: q.name, Type: dns.TypeToString[qtype], Pod: pod, Cached: "no agent answers", Replies: []Reply{}}
 	question, err := msg.AppendQuestion(nil, q.name, qtype, dns.ClassINET)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no name: %w", name, err)
@@ -85,17 +110,17 @@ func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod 
 // fromPod sends the query from a pod's network namespace to its first cluster DNS address. The change of the running agent's counters of
 // the pod shows which server answered; without a change it is taken to be kube-dns. If the pod sends another query at the same time, the
 // result may be wrong.
-func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overview.Lookup) (overview.Reply, error) {
+func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *Lookup) (Reply, error) {
 	files := pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List()
 	i := slices.IndexFunc(files, func(f podfile.File) bool { return nameOf(f) == pod && len(f.Decisions) > 0 })
 	if i < 0 {
-		return overview.Reply{}, fmt.Errorf("this node knows no pod %s: it runs elsewhere, began before neardns, or uses the host's network", pod)
+		return Reply{}, fmt.Errorf("this node knows no pod %s: it runs elsewhere, began before neardns, or uses the host's network", pod)
 	}
 	d := files[i].Decisions[0]
 	l.Path = strings.TrimSuffix(stateOf(d)+": "+d.Reason, ": ")
 	ns, err := files[i].OpenNetNS()
 	if err != nil {
-		return overview.Reply{}, fmt.Errorf("enter the network namespace of %s: %w", pod, err)
+		return Reply{}, fmt.Errorf("enter the network namespace of %s: %w", pod, err)
 	}
 	defer ns.Close() //nolint:errcheck // only used to enter the netns
 	counted := func() (queries, kernel uint64) {
@@ -132,8 +157,8 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 }
 
 // timed sends the query to a server, and returns the answer with its lowest TTL and the time that it took.
-func (q query) timed(ctx context.Context, from, by string, server netip.Addr) overview.Reply {
-	r := overview.Reply{From: from, Server: server.String(), By: by}
+func (q query) timed(ctx context.Context, from, by string, server netip.Addr) Reply {
+	r := Reply{From: from, Server: server.String(), By: by}
 	begun := time.Now()
 	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	r.Millis = float64(time.Since(begun).Microseconds()) / 1000
@@ -154,7 +179,7 @@ func (q query) timed(ctx context.Context, from, by string, server netip.Addr) ov
 }
 
 // LookupText returns the result of a Lookup as text.
-func LookupText(l *overview.Lookup) string {
+func LookupText(l *Lookup) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", l.Name, l.Type)
 	if l.Pod != "" {

@@ -2,25 +2,17 @@ package commands
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 )
-
-// nodeLookup is the result of querying a name on one node.
-type nodeLookup struct {
-	Node string `json:"node"`
-	overview.Lookup
-}
 
 func queryCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod: which server answers, cached or not (needs pods/exec)"}
@@ -35,7 +27,8 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 	kind := c.Flags().String("type", "A", "`TYPE` of the records")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if _, err := out.Format(); err != nil {
+		format, err := out.Format()
+		if err != nil {
 			return err
 		}
 		namespace, name, ok := strings.Cut(*pod, "/")
@@ -55,57 +48,28 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 				return fmt.Errorf("pod %s is on no node yet", *pod)
 			}
 		}
-		l, err := lookup(c.Context(), cl, append([]string{"query", "-o", "json", "--type", *kind, "--pod", *pod, "--"}, args...))
-		if err != nil {
-			return err
-		}
-		return out.Print(c.OutOrStdout(), l, func() string { return lookupTable(l) })
+		return runQuery(c.Context(), cl, c.OutOrStdout(), "query", "-o", format, "--type", *kind, "--pod", *pod, "--", args[0])
 	}
 	return c
 }
 
-// lookup runs the agent's `query` command on the first node whose agent can be read.
-func lookup(ctx context.Context, c *cluster.Cluster, command []string) (*nodeLookup, error) {
+// runQuery prints what the agent's command prints on the first node whose agent can be read, and the node's name to stderr.
+func runQuery(ctx context.Context, c *cluster.Cluster, stdout io.Writer, command ...string) error {
 	agents, err := c.Agents(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	i := slices.IndexFunc(agents, func(a cluster.Agent) bool { return a.Why == "" })
 	if i < 0 {
-		return nil, fmt.Errorf("node %s: %s", agents[0].Node, agents[0].Why)
+		return fmt.Errorf("node %s: %s", agents[0].Node, agents[0].Why)
 	}
-	l := &nodeLookup{Node: agents[i].Node}
-	_, errs := cluster.ExecAll(ctx, c, agents[i:i+1], func(ctx context.Context, a cluster.Agent) (struct{}, error) {
-		text, err := c.Exec(ctx, a.Pod, command...)
-		if err == nil {
-			err = json.Unmarshal(text, &l.Lookup)
-		}
-		return struct{}{}, err
+	texts, errs := cluster.ExecAll(ctx, c, agents[i:i+1], func(ctx context.Context, a cluster.Agent) ([]byte, error) {
+		return c.Exec(ctx, a.Pod, command...)
 	})
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("node %s: %w", l.Node, err)
+	if errs[0] != nil {
+		return fmt.Errorf("node %s: %w", agents[i].Node, errs[0])
 	}
-	return l, nil
-}
-
-func lookupTable(l *nodeLookup) string {
-	t := newTable("FROM", "SERVER", "ANSWERED BY", "MS", "CODE", "TTL")
-	t.end("RECORDS")
-	for _, r := range l.Replies {
-		records := strings.Join(r.Records, ", ")
-		if r.Error != "" {
-			records = r.Error
-		}
-		t.add(r.From, r.Server, r.By, r.Millis, dash(r.Code), r.TTL)
-		t.end(dash(records))
-	}
-	head := fmt.Sprintf("%s %s on node %s", l.Name, l.Type, l.Node)
-	if l.Pod != "" {
-		head += fmt.Sprintf(", from %s, which is %s", l.Pod, l.Path)
-	}
-	cached := l.Cached
-	if l.Left > 0 {
-		cached += fmt.Sprintf(", %d s left", l.Left)
-	}
-	return cluster.Printable(head+"\nin the cache before: "+cached) + "\n\n" + t.text()
+	c.Note("on node %s:", agents[i].Node)
+	_, err = io.WriteString(stdout, cluster.Printable(string(texts[0])))
+	return err
 }

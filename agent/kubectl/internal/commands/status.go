@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -158,7 +159,7 @@ func statusTable(nodes []reading, wide bool) string {
 		if s == nil {
 			t.add(r.Node, r.Verdict, "-", "-", "-", "-", "-", "-", "-")
 			if wide {
-				t.add("-", "-", dash(r.Pod))
+				t.add("-", "-", cmp.Or(r.Pod, "-"))
 			}
 			t.end(r.Reason)
 			continue
@@ -207,5 +208,5 @@ func faults(n *overview.Node, wide bool) string {
 	if letters := []rune(text); !wide && len(letters) > short {
 		text = string(letters[:short-1]) + "…"
 	}
-	return dash(text)
+	return cmp.Or(text, "-")
 }

@@ -68,10 +68,3 @@ func perSecond(n uint64, seconds float64) string {
 	}
 	return fmt.Sprintf("%.1f", float64(n)/seconds)
 }
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}

@@ -121,7 +121,7 @@ func usages(nodes []reading, namespaces bool, count func(usage) uint64) []usage 
 			continue
 		}
 		for _, p := range r.Status.Pods {
-			u := usage{Name: dash(p.Pod), Node: r.Node}
+			u := usage{Name: cmp.Or(p.Pod, "-"), Node: r.Node}
 			if namespaces {
 				u.Name, _, _ = strings.Cut(p.Pod, "/")
 				u.Node = ""
