@@ -29,14 +29,14 @@ var (
 )
 
 // withoutSecrets returns text without what looks like a secret: PEM blocks, text after words such as secret, token or tsig, users in URLs,
-// and long words of mixed letters and digits. out lists what it left out, with line numbers.
+// and long words of mixed letters and digits. out lists what it left out, and how often.
 func withoutSecrets(text string) (clean string, out []string) {
 	var b strings.Builder
-	at := map[string][]int{}
-	note := func(i int, what string) { at[what] = append(at[what], i+1) }
+	counts := map[string]int{}
+	note := func(what string) { counts[what]++ }
 	inPEM := false
 	block := -1 // indentation of the line with a secretWord whose block is being left out; -1: none
-	for i, l := range strings.SplitAfter(text, "\n") {
+	for l := range strings.SplitAfterSeq(text, "\n") {
 		l, end := strings.TrimSuffix(l, "\n"), l[len(strings.TrimSuffix(l, "\n")):]
 		indent := len(l) - len(strings.TrimLeft(l, " \t"))
 		bare := strings.TrimSpace(l)
@@ -46,7 +46,7 @@ func withoutSecrets(text string) (clean string, out []string) {
 			continue
 		case pem.MatchString(l):
 			inPEM = !pemEnd.MatchString(l)
-			note(i, "a PEM block")
+			note("a PEM block")
 			b.WriteString(l[:pem.FindStringIndex(l)[0]] + leftOut + end)
 			continue
 		case block >= 0 && bare != "" && indent > block:
@@ -59,42 +59,29 @@ func withoutSecrets(text string) (clean string, out []string) {
 			switch {
 			case strings.Trim(rest, ` "',}])`) == "" || yamlBlock.MatchString(rest) || rest == "{" || rest == "[":
 				block = indent // the value is in the lines below, if there is one
-				note(i, "what is below a word for a secret")
+				note("what is below a word for a secret")
 			default:
-				note(i, "what follows a word for a secret")
+				note("what follows a word for a secret")
 				l = l[:found[1]] + " " + leftOut
 			}
 		}
 		l = inURL.ReplaceAllStringFunc(l, func(found string) string {
-			note(i, "a URL's user")
+			note("a URL's user")
 			return inURL.FindStringSubmatch(found)[1] + leftOut + "@"
 		})
 		l = word.ReplaceAllStringFunc(l, func(found string) string {
 			if !keyLike(found) {
 				return found
 			}
-			note(i, "a word that looks like a key")
+			note("a word that looks like a key")
 			return leftOut
 		})
 		b.WriteString(l + end)
 	}
-	for _, what := range slices.Sorted(maps.Keys(at)) {
-		out = append(out, what+" in "+inLines(slices.Compact(at[what])))
+	for _, what := range slices.Sorted(maps.Keys(counts)) {
+		out = append(out, fmt.Sprintf("%s (%d)", what, counts[what]))
 	}
 	return b.String(), out
-}
-
-// inLines returns some of the line numbers as text.
-func inLines(lines []int) string {
-	const most = 5
-	if len(lines) == 1 {
-		return fmt.Sprintf("line %d", lines[0])
-	}
-	text := "lines " + strings.ReplaceAll(strings.Trim(fmt.Sprint(lines[:min(most, len(lines))]), "[]"), " ", ", ")
-	if more := len(lines) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // keyLike reports whether s looks like a key, and not like a path, a name, a version or a hexadecimal ID: it mixes capitals, small
