@@ -96,7 +96,7 @@ func TestCommandLine(t *testing.T) {
 				"single-request, single-request-reopen, tcp, timeout, trust-ad, use-vc, usevc\nwarning: podDNS: no pod has shown yet"},
 		{"config check, the overlay pod-dns", []string{"config", "check", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": good["/node.yaml"] + "resolvConf: {nri: /var/run/nri/nri.sock}\npodDNS:\n  options: [nonsense]\n"}, cli.Good,
-			"configuration is good", `warning: /node.yaml:7:13: podDNS.options[0]: option "nonsense" is known to no resolver and has no effect`},
+			"configuration is good", `warning: /node.yaml:7:3: podDNS: option "nonsense" is known to no resolver and has no effect`},
 		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, cli.Config, "", "/none.yaml"},
 		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"},
 			cli.Config, "", "/node.yaml:3:1"},

@@ -9,8 +9,9 @@ import (
 )
 
 // Warnings returns effects of the rules on a typical pod that are probably not intended: an ignored level, settings that exceed the
-// limits, options that resolvers do not accept. Each has the field and place of its level: v, from which the rules were read, or a namespace
-// in it. A typical pod has the dnsPolicy ClusterFirst, the first of clusterDNS as nameserver and the search list of the cluster domain.
+// limits, options that resolvers do not accept. Each has the field and place of its level: v, from which the rules were read, or one of its
+// namespaces. A typical pod has the dnsPolicy ClusterFirst, the first of clusterDNS as nameserver and the search list of the cluster
+// domain.
 func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain string) []*strict.Fault {
 	node := resolvconf.Node{
 		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // any address
