@@ -80,6 +80,19 @@ func (s *stand) hit(e *answers.Entry) {
 	synctest.Wait()
 }
 
+// hits sets how often the kernel has answered a query.
+func (s *stand) hits(q string, n uint64) {
+	s.fakeKernel.mu.Lock()
+	defer s.fakeKernel.mu.Unlock()
+	s.fakeKernel.hits[q] = n
+}
+
+// poll lets the Offloader read the hits.
+func (s *stand) poll() {
+	<-time.After(pollEvery)
+	synctest.Wait()
+}
+
 // has fails the test if the fakeKernel has other names.
 func (s *stand) has(when, want string) {
 	s.t.Helper()
@@ -248,15 +261,11 @@ func TestFull(t *testing.T) {
 		s.hit(a)
 		s.hit(b)
 		s.has("a was not asked for", "b")
-		s.fakeKernel.mu.Lock()
-		s.fakeKernel.hits["\x01b\x00\x00\x01\x00\x01"] = 7
-		s.fakeKernel.mu.Unlock()
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.hits("\x01b\x00\x00\x01\x00\x01", 7)
+		s.poll()
 		s.hit(a)
 		s.has("b was", "b")
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.poll()
 		s.hit(a)
 		s.has("b was not any more", "a")
 	}))
@@ -267,16 +276,12 @@ func TestHeat(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
-		s.fakeKernel.mu.Lock()
-		s.fakeKernel.hits["\x01a\x00\x00\x01\x00\x01"] = 4
-		s.fakeKernel.mu.Unlock()
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.hits("\x01a\x00\x00\x01\x00\x01", 4)
+		s.poll()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits with the next one", n)
 		}
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.poll()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits, told twice", n)
 		}
@@ -287,13 +292,8 @@ func TestHeat(t *testing.T) {
 func TestCountHits(t *testing.T) {
 	synctest.Test(t, onStand(2, func(s *stand) {
 		const q = "\x01a\x00\x00\x01\x00\x01"
-		hits := func(n uint64) {
-			s.fakeKernel.mu.Lock()
-			s.fakeKernel.hits[q] = n
-			s.fakeKernel.mu.Unlock()
-		}
 		e := s.keep("a.")
-		hits(50)
+		s.hits(q, 50)
 		s.source.CountHits(e) // it is not offloaded
 		if n, _ := e.Heat(); n != 0 {
 			t.Errorf("%d hits of what is not offloaded", n)
@@ -309,8 +309,7 @@ func TestCountHits(t *testing.T) {
 			t.Errorf("%d hits, told twice", n)
 		}
 		s.hit(s.keep("b."))
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.poll()
 		if n, _ := e.Heat(); n != 50 {
 			t.Errorf("%d hits after a look", n)
 		}
@@ -318,19 +317,15 @@ func TestCountHits(t *testing.T) {
 		if _, there := s.fakeKernel.has[q]; !there {
 			t.Error("hits that CountHits counted do not keep an entry offloaded")
 		}
-		<-time.After(pollEvery)
-		synctest.Wait()
-		s.fakeKernel.mu.Lock()
-		s.fakeKernel.hits["\x01c\x00\x00\x01\x00\x01"] = 1
-		s.fakeKernel.mu.Unlock()
-		<-time.After(pollEvery)
-		synctest.Wait()
+		s.poll()
+		s.hits("\x01c\x00\x00\x01\x00\x01", 1)
+		s.poll()
 		s.hit(s.keep("d."))
 		if _, there := s.fakeKernel.has[q]; there {
 			t.Error("hits that CountHits counted keep an entry offloaded for more than one poll")
 		}
 		s.hit(e)
-		hits(1)
+		s.hits(q, 1)
 		s.fakeKernel.deaf = errors.New("no map")
 		s.source.CountHits(e)
 		if st := s.offloader.State(); st.Fault == nil || s.source.Enabled() {

@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// sink is a response writer that drops what is written.
+// sink is a response writer that drops what is written. WriteMsg packs, as the DNS library's writer does.
 type sink struct {
 	client
 	buf []byte
@@ -24,7 +24,6 @@ type sink struct {
 
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 
-// WriteMsg packs, as the DNS library's writer does.
 func (s *sink) WriteMsg(m *dns.Msg) (err error) {
 	s.buf, err = m.PackBuffer(s.buf)
 	return err
@@ -39,53 +38,29 @@ func BenchmarkHandler(b *testing.B) {
 		}
 		return 0, w.WriteMsg(m)
 	})
-	for _, sub := range []subject{ours(), stock()} {
-		process := func(b *testing.B) process {
-			if sub.name == "coredns" {
-				return stockProcess{}
-			}
-			store := answers.NewStore(0)
-			return &ourProcess{store: store, metrics: newMetrics(store)}
-		}
-		handler := func(b *testing.B) plugin.Handler {
-			block := "cache {\n prefetch 3 1m 9%\n}"
-			if sub.name == "ours" { // as the agent renders it
-				block = "cache {\n prefetch 3 1m 9%\n rotate\n}"
-			}
-			c := caddy.NewTestController("dns", block)
-			c.ServerBlockKeys = []string{"."}
-			testutil.Must(b, process(b).setup()(c))
-			return dnsserver.GetConfig(c).Plugin[0](next)
-		}
-		ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: "dns://bench:53"})
-		for _, do := range []bool{false, true} {
-			b.Run(fmt.Sprintf("hit/%s/do=%v", sub.name, do), func(b *testing.B) {
-				h := handler(b)
-				r := new(dns.Msg)
-				r.SetQuestion("svc-1.default.svc.cluster.local.", dns.TypeA)
-				if do {
+	store := answers.NewStore(0)
+	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: "dns://bench:53"})
+	for rotate, p := range map[string]process{" rotate\n": &ourProcess{store: store, metrics: newMetrics(store)}, "": stockProcess{}} {
+		c := caddy.NewTestController("dns", "cache {\n prefetch 3 1m 10%\n"+rotate+"}")
+		c.ServerBlockKeys = []string{"."}
+		testutil.Must(b, p.setup()(c))
+		h := dnsserver.GetConfig(c).Plugin[0](next)
+		for _, kind := range []string{"hit", "hit, DO", "miss"} {
+			b.Run(fmt.Sprintf("%s/%T", kind, p), func(b *testing.B) {
+				s, r := &sink{client: client{remote: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}}}, new(dns.Msg).SetQuestion("svc-1.default.svc.cluster.local.", dns.TypeA)
+				if kind == "hit, DO" {
 					r.SetEdns0(1232, true)
 				}
-				s := &sink{client: client{remote: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}}}
 				b.ReportAllocs()
-				for b.Loop() {
+				for i := 0; b.Loop(); i++ {
+					if kind == "miss" {
+						r = new(dns.Msg).SetQuestion(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), dns.TypeA)
+					}
 					if _, err := h.ServeDNS(ctx, request.NewScrubWriter(r, s), r); err != nil {
 						b.Fatal(err)
 					}
 				}
 			})
 		}
-		b.Run("miss/"+sub.name, func(b *testing.B) {
-			h := handler(b)
-			s := &sink{client: client{remote: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}}}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				r := new(dns.Msg)
-				r.SetQuestion(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), dns.TypeA)
-				if _, err := h.ServeDNS(ctx, request.NewScrubWriter(r, s), r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

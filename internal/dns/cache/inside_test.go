@@ -214,41 +214,6 @@ func TestPanicInTheBackground(t *testing.T) {
 	})
 }
 
-// TestSharesNothingThatIsNotKept: a query that waits for an equal one gets its answer only if that is stored.
-func TestSharesNothingThatIsNotKept(t *testing.T) {
-	for name, tc := range map[string]struct {
-		answer func(w dns.ResponseWriter, r *dns.Msg) (int, error)
-		asked  int64
-	}{
-		"kept": {address("192.0.2.1", 60), 1}, "TTL 0": {address("192.0.2.1", 0), 5}, "refused": {denied(dns.RcodeRefused, false), 5},
-		"denial": {denied(dns.RcodeNameError, true), 1}, "failure": {denied(dns.RcodeServerFailure, false), 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, "cache {\n success 1024 3600 0\n}")
-				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-					<-time.After(100 * time.Millisecond)
-					return tc.answer(w, r)
-				}
-				answers := make(chan string, 5)
-				for range 5 {
-					go func() { answers <- f.ask("a.example.") }()
-					synctest.Wait()
-				}
-				first := <-answers
-				for range 4 {
-					if got := <-answers; got != first {
-						t.Errorf("%q and %q", first, got)
-					}
-				}
-				if n := f.asked.Load(); n != tc.asked {
-					t.Errorf("asked %d times, want %d", n, tc.asked)
-				}
-			})
-		})
-	}
-}
-
 func TestScope(t *testing.T) {
 	scope := func(block string, keys []string, chain ...step) uint64 {
 		c := caddy.NewTestController("dns", block)

@@ -3,7 +3,6 @@ package cache
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -163,86 +162,5 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 			}
 			f.want("n4.example.", "SERVFAIL unwritten, i/o timeout")
 		})
-	}
-}
-
-// TestRotates: each address of an answer is the first one equally often, and A and AAAA answers rotate independently. Other records stay
-// where they are.
-func TestRotates(t *testing.T) {
-	const n = 4
-	reply := func(records ...string) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			m := new(dns.Msg).SetReply(r)
-			for _, rr := range records {
-				m.Answer = append(m.Answer, record(rr))
-			}
-			return 0, w.WriteMsg(m)
-		}
-	}
-	var set, long []string
-	for i := range n {
-		set = append(set, fmt.Sprintf("a.example. 60 IN A 192.0.2.%d", i))
-		long = append(long, fmt.Sprintf("end.example. 60 IN A 192.0.2.%d", i))
-	}
-	chain := append([]string{"a.example. 60 IN CNAME b.example.", "b.example. 60 IN CNAME end.example."}, long...)
-	firsts := func(f *fixture, change ...func(*dns.Msg)) (by map[string]int, shapes map[string]int) {
-		by, shapes = map[string]int{}, map[string]int{}
-		for range 3 * n {
-			m := plain("a.example.")
-			for _, c := range change {
-				c(m)
-			}
-			shape, first := "", ""
-			for _, rr := range f.put(m).Answer {
-				shape += " " + dns.TypeToString[rr.Header().Rrtype]
-				if a, ok := rr.(*dns.A); ok && first == "" {
-					first = a.A.String()
-				}
-			}
-			by[first]++
-			shapes[shape]++
-		}
-		return by, shapes
-	}
-	for name, tc := range map[string]struct {
-		block   string
-		records []string
-		want    int // addresses that come first
-		change  func(*dns.Msg)
-	}{
-		"a set":            {"cache {\n rotate\n}", set, n, nil},
-		"behind aliases":   {"cache {\n rotate\n}", chain, n, nil},
-		"with EDNS":        {"cache {\n rotate\n}", chain, n, func(m *dns.Msg) { m.SetEdns0(1232, false) }},
-		"with a signature": {"cache {\n rotate\n}", append(slices.Clone(set), "a.example. 60 IN RRSIG A 13 2 60 20380101000000 19991231000000 1 example. c2ln"), n, func(m *dns.Msg) { m.SetEdns0(1232, true) }},
-		"one":              {"cache {\n rotate\n}", set[:1], 1, nil},
-		"as the operator's Corefile says nothing": {"cache", set, 1, nil},
-	} {
-		f := newFixture(t, tc.block)
-		f.answer = reply(tc.records...)
-		change := tc.change
-		if change == nil {
-			change = func(*dns.Msg) {}
-		}
-		by, shapes := firsts(f, change)
-		if len(by) != tc.want || len(shapes) != 1 {
-			t.Errorf("%s: in front %v, in shape %v", name, by, shapes)
-		}
-		for address, times := range by {
-			if times != 3*n/tc.want {
-				t.Errorf("%s: %s is in front %d times of %d", name, address, times, 3*n)
-			}
-		}
-	}
-	// A client that queries both families in turn must not get every other address alone.
-	f := newFixture(t, "cache {\n rotate\n}")
-	f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-		if r.Question[0].Qtype == dns.TypeAAAA {
-			return reply("a.example. 60 IN AAAA 2001:db8::1", "a.example. 60 IN AAAA 2001:db8::2")(w, r)
-		}
-		return reply(set...)(w, r)
-	}
-	by, _ := firsts(f, func(*dns.Msg) { f.put(new(dns.Msg).SetQuestion("a.example.", dns.TypeAAAA)) })
-	if len(by) != n {
-		t.Errorf("beside questions for AAAA: in front %v", by)
 	}
 }

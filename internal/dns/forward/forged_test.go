@@ -121,23 +121,6 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 	})
 }
 
-// A true rejection costs a query nothing if there is another server, and a query without any server ends soon.
-func TestTrueRejections(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		addr := closedPort(t)
-		good := newFake(t, onBoth, answersAs("good"))
-		b := serve(t, nil, addr, good.addr)
-		for i := range 10 {
-			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, 0)
-		}
-		eventually(t, "the dead server is asked last", b.list[0].health.failing.Load)
-		alone := serve(t, nil, addr)
-		if got, took := alone.ask("udp", "n.example."); got == "good" || took > silentEnd {
-			t.Errorf("nobody answers: %s after %s", got, took)
-		}
-	})
-}
-
 // A rejection may come while the query waits for another server: the next server is tried at once, and a server whose queries are always
 // rejected is tried last.
 func TestRejectedAmidARace(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -103,8 +102,7 @@ var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
-		b, err := m.Pack()
-		testutil.Must(t, err)
+		b := packed(t, m)
 		return len(b)
 	}
 	kept := question("a.example.org.", dns.TypeA)
@@ -147,11 +145,8 @@ func TestObserverOfSilence(t *testing.T) {
 			answer(w, q)
 		}
 	}})
-	conn, err := net.Dial("udp", addressOf(cfg))
-	testutil.Must(t, err)
-	defer conn.Close()
-	wire, err := question("silent.example.org.", dns.TypeA).Pack()
-	testutil.Must(t, err)
+	conn := dialUDP(t, addressOf(cfg))
+	wire := packed(t, question("silent.example.org.", dns.TypeA))
 	if _, err := conn.Write(wire); err != nil {
 		t.Fatal(err)
 	}

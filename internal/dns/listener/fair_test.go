@@ -39,8 +39,7 @@ func TestReaderGivesWay(t *testing.T) {
 		}
 	}()
 
-	q, err := question("a.example.org.", dns.TypeA).Pack()
-	testutil.Must(t, err)
+	q := packed(t, question("a.example.org.", dns.TypeA))
 	var text strings.Builder
 	for _, c := range q {
 		text.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])

@@ -33,8 +33,7 @@ func FuzzFront(f *testing.F) {
 	for _, name := range []string{"a.example.org.", "b.example.org.", "B.EXAMPLE.org.", "."} {
 		m := question(name, dns.TypeA)
 		m.SetEdns0(1232, true)
-		wire, err := m.Pack()
-		testutil.Must(f, err)
+		wire := packed(f, m)
 		for _, tcp := range []bool{false, true} {
 			f.Add(bytes.Repeat(framed(wire), 3), uint16(1), tcp)
 			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, maxQueryTCP)...), wire), uint16(50), tcp)

@@ -30,13 +30,10 @@ func TestPacketsInWork(t *testing.T) {
 		answer(w, q)
 	})
 	s.boundPackets(16)
-	conn, err := net.Dial("udp", addressOf(cfg))
-	testutil.Must(t, err)
-	defer conn.Close()
+	conn := dialUDP(t, addressOf(cfg))
 	const questions = 100
 	for i := range questions {
-		wire, err := question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA).Pack()
-		testutil.Must(t, err)
+		wire := packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA))
 		if _, err := conn.Write(wire); err != nil {
 			t.Fatal(err)
 		}
@@ -78,11 +75,8 @@ func TestFullQuota(t *testing.T) {
 		answer(w, q)
 	})
 	s.boundPackets(0)
-	conn, err := net.Dial("udp", addressOf(cfg))
-	testutil.Must(t, err)
-	defer conn.Close()
-	wire, err := question("wait.cluster.local.", dns.TypeA).Pack()
-	testutil.Must(t, err)
+	conn := dialUDP(t, addressOf(cfg))
+	wire := packed(t, question("wait.cluster.local.", dns.TypeA))
 	// The first may still be read, by a read that has begun.
 	for range 2 {
 		conn.Write(wire)
@@ -158,9 +152,7 @@ func TestConnectionFlood(t *testing.T) {
 // junk sends messages that are answered or dropped before the chain: other opcodes, responses, two entries in the question section, noise of every length.
 func junk(t *testing.T, cfg Config) {
 	t.Helper()
-	conn, err := net.Dial("udp", addressOf(cfg))
-	testutil.Must(t, err)
-	defer conn.Close()
+	conn := dialUDP(t, addressOf(cfg))
 	r := rand.New(rand.NewPCG(1, 2))
 	for opcode := range 16 {
 		m := question("x.example.org.", dns.TypeA)
@@ -168,8 +160,7 @@ func junk(t *testing.T, cfg Config) {
 		if opcode == 14 {
 			m.Opcode, m.Question = 0, append(m.Question, m.Question[0])
 		}
-		wire, err := m.Pack()
-		testutil.Must(t, err)
+		wire := packed(t, m)
 		for cut := range wire {
 			conn.Write(wire[:cut])
 		}

@@ -77,6 +77,13 @@ func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], 
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
 
+func packed(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	b, err := m.Pack()
+	testutil.Must(t, err)
+	return b
+}
+
 func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 	t.Helper()
 	conn := dial(t, network, server)

@@ -51,8 +51,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 // eachWay runs do for a server at one of the node's addresses, once with and once without a fast path. q is a query.
 func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
-	q, err := question("a.example.org.", dns.TypeA).Pack()
-	testutil.Must(t, err)
+	q := packed(t, question("a.example.org.", dns.TypeA))
 	for way, h := range map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}} {
 		t.Run(way, func(t *testing.T) {
 			s := New(slog.New(slog.DiscardHandler), nil)

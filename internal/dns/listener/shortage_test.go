@@ -21,11 +21,8 @@ func TestNoDescriptors(t *testing.T) {
 		return
 	}
 	_, cfg := start(t, answer)
-	wire, err := question("a.example.org.", dns.TypeA).Pack()
-	testutil.Must(t, err)
-	udp, err := net.Dial("udp", addressOf(cfg))
-	testutil.Must(t, err)
-	defer udp.Close()
+	wire := packed(t, question("a.example.org.", dns.TypeA))
+	udp := dialUDP(t, addressOf(cfg))
 	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	testutil.Must(t, err)
 	f := os.NewFile(uintptr(tcp), "client")

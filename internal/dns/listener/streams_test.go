@@ -242,8 +242,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 	send(t, conn, 1, "slow.example.org.")
 	second := question("fast.example.org.", dns.TypeA)
 	second.Id = 2
-	wire, err := second.Pack()
-	testutil.Must(t, err)
+	wire := packed(t, second)
 	wire = framed(wire)
 	if _, err := conn.Conn.Write(wire[:9]); err != nil {
 		t.Fatal(err)

@@ -19,8 +19,7 @@ func TestUnreadAnswers(t *testing.T) {
 	testutil.RequireRoot(t)
 	s, cfg := start(t, answer)
 	const connections, queries = 40, 2000
-	wire, err := question("unread.example.", dns.TypeTXT).Pack()
-	testutil.Must(t, err)
+	wire := packed(t, question("unread.example.", dns.TypeTXT))
 	flood := bytes.Repeat(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...), queries)
 	for range connections {
 		conn, err := net.Dial("tcp", addressOf(cfg))

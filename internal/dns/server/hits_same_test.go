@@ -130,28 +130,35 @@ func TestHitTTL(t *testing.T) {
 	}
 }
 
-// TestHitsRotate: addresses take turns over the fast path and the chain, and each reply begins with the next one.
+// TestHitsRotate: addresses take turns over the fast path and the chain, with and without EDNS, whatever is queried between, and each reply
+// begins with the next one. In a block without rotate, all replies begin with the same.
 func TestHitsRotate(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
-	m := packed(t, question("many-3.svc.cluster.local.", mdns.TypeA))
-	p.slow(m, false)
-	counts := map[string]int{}
-	for i := range 12 {
-		var b []byte
-		ok := true
-		if i%2 == 0 {
-			b = p.slow(m, false)
-		} else {
-			b, ok = p.fast(m, false)
+	for name, want := range map[string]map[string]int{"many-3.svc.cluster.local.": {"10.0.0.1": 4, "10.0.0.2": 4, "10.0.0.3": 4}, "many-3.example.org.": {"10.0.0.1": 12}} {
+		m := question(name, mdns.TypeA)
+		p.slow(packed(t, m), false)
+		counts := map[string]int{}
+		for i := range 12 {
+			if i == 6 {
+				m.SetEdns0(1232, false)
+			}
+			var b []byte
+			ok := true
+			if i%2 == 0 {
+				b = p.slow(packed(t, m), false)
+			} else {
+				b, ok = p.fast(packed(t, m), false)
+			}
+			p.slow(packed(t, question(name, mdns.TypeAAAA)), false)
+			var r mdns.Msg
+			if err := r.Unpack(b); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			counts[r.Answer[0].(*mdns.A).A.String()]++
 		}
-		var r mdns.Msg
-		if err := r.Unpack(b); err != nil || !ok {
-			t.Fatal(ok, err)
+		if diff := cmp.Diff(want, counts); diff != "" {
+			t.Errorf("%s: first of the answers (-want +got):\n%s", name, diff)
 		}
-		counts[r.Answer[0].(*mdns.A).A.String()]++
-	}
-	if diff := cmp.Diff(map[string]int{"10.0.0.1": 4, "10.0.0.2": 4, "10.0.0.3": 4}, counts); diff != "" {
-		t.Errorf("first of the answers (-want +got):\n%s", diff)
 	}
 }
 
