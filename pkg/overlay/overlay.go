@@ -10,7 +10,6 @@ package overlay
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/strict"
@@ -67,7 +66,7 @@ func Read(r *strict.Reader, v strict.Value) Rules {
 			r.Fault(spaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
 		}
 		for _, m := range spaces.Sorted() {
-			if !isNamespace(m.Key) {
+			if !strict.IsLabel(m.Key) {
 				r.Fault(spaces, "%q is not the name of a namespace", strict.Clip(m.Key))
 				continue
 			}
@@ -143,11 +142,6 @@ func shown(v strict.Value) string {
 		return strict.Clip(v.Text)
 	}
 	return string(v.Kind)
-}
-
-// isNamespace reports whether s can be the name of a Kubernetes namespace (RFC 1123, one label).
-func isNamespace(s string) bool {
-	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 // IsZero reports whether the rules are the default, which changes no settings.

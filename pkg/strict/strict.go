@@ -303,6 +303,11 @@ func IsWord(s string) bool {
 // MaxDomain is the maximum length of a domain name in text form without its final dot (255 octets on the wire, RFC 1035, 2.3.4).
 const MaxDomain = 253
 
+// IsLabel reports whether s can be the name of a Kubernetes namespace or Service (RFC 1123, one label in lower case).
+func IsLabel(s string) bool {
+	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
 // IsDomain reports whether s is a domain name without its final dot. A label may have letters, digits, underscores and, except at
 // its ends, dashes.
 func IsDomain(s string) bool {

@@ -37,22 +37,17 @@ func parseSource(s string) (nameserver.Source, error) {
 
 // parseService parses a Service in the form namespace/name. Both must be DNS labels (RFC 1123, section 2.1), as in Kubernetes.
 func parseService(s string) (string, error) {
-	if namespace, name, ok := strings.Cut(s, "/"); !ok || !isLabel(namespace) || !isLabel(name) {
+	if namespace, name, ok := strings.Cut(s, "/"); !ok || !strict.IsLabel(namespace) || !strict.IsLabel(name) {
 		return "", fmt.Errorf("%q is not a Service: write namespace/name, such as registry/image-registry", s)
 	}
 	return s, nil
 }
 
 func parseNamespace(s string) (string, error) {
-	if !isLabel(s) {
+	if !strict.IsLabel(s) {
 		return "", fmt.Errorf("%q is not a namespace: write a name such as shop", s)
 	}
 	return s, nil
-}
-
-// isLabel reports whether s is a DNS label in lower case (RFC 1123, section 2.1), as the names of namespaces and Services must be.
-func isLabel(s string) bool {
-	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
 
 // parseLinkName accepts a name that the kernel accepts for a link, if it is printable ASCII without %.

@@ -30,17 +30,9 @@ type yielder interface {
 	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
 }
 
-func (h *activeAgent) Claim() handover.Claim { return h.agent.claim }
-func (h *activeAgent) Lock() *os.File        { return h.lock }
-
-func (h *activeAgent) Sockets() ([]handover.Socket, error) {
-	sockets, err := h.server.Sockets()
-	var out []handover.Socket
-	for _, s := range sockets {
-		out = append(out, handover.Socket(s))
-	}
-	return out, err
-}
+func (h *activeAgent) Claim() handover.Claim               { return h.agent.claim }
+func (h *activeAgent) Lock() *os.File                      { return h.lock }
+func (h *activeAgent) Sockets() ([]handover.Socket, error) { return h.server.Sockets() }
 
 func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
 	h.agent.answers.Save() // the successor's Serve loads it

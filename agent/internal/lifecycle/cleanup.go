@@ -140,20 +140,14 @@ func (c *cleanup) link(context.Context) error {
 
 func (c *cleanup) files(context.Context) error {
 	state, persist := c.folders.State, c.folders.Persist
-	return errors.Join(
-		os.RemoveAll(filepath.Dir(podfile.Path(state, "x", "x"))),
-		os.RemoveAll(filepath.Join(state, nodestate.AgentSocketName)), // no error if a file is absent, as with the following ones
-		os.RemoveAll(filepath.Join(state, nodestate.HandoverName)),
-		nodestate.WatchFile(state).Remove(),
-		nodestate.KubeletFile(state).Remove(),
-		os.RemoveAll(podfile.LockPath(state)),
-		os.RemoveAll(filepath.Join(state, nodestate.PluginLogName)),
-		os.RemoveAll(filepath.Join(state, nodestate.PluginLogName+".1")),
-		os.RemoveAll(filepath.Join(persist, nodestate.CacheSnapshotName)),
-		os.RemoveAll(filepath.Join(state, nodestate.AgentLockName)),
-		nodestate.Sweep(state, 0), // temporary files that killed processes left
-		nodestate.Sweep(persist, 0),
-	)
+	errs := []error{nodestate.WatchFile(state).Remove(), nodestate.KubeletFile(state).Remove()}
+	for _, path := range []string{filepath.Dir(podfile.Path(state, "x", "x")), filepath.Join(state, nodestate.AgentSocketName),
+		filepath.Join(state, nodestate.HandoverName), podfile.LockPath(state), filepath.Join(state, nodestate.PluginLogName),
+		filepath.Join(state, nodestate.PluginLogName+".1"), filepath.Join(persist, nodestate.CacheSnapshotName),
+		filepath.Join(state, nodestate.AgentLockName)} {
+		errs = append(errs, os.RemoveAll(path)) // no error if it is absent
+	}
+	return errors.Join(append(errs, nodestate.Sweep(state, 0), nodestate.Sweep(persist, 0))...) // files of killed processes
 }
 
 func (c *cleanup) hosts(ctx context.Context) (err error) {

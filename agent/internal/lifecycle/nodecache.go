@@ -224,14 +224,9 @@ func (c *nodeCache) write(text string) {
 	if c.opts.Corefile == "" {
 		return
 	}
-	if err := replaceFile(c.opts.Corefile, text); err != nil {
+	if err := atomicfile.Write(c.opts.Corefile, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true}); err != nil {
 		c.log.Warn("cannot write the filled-in Corefile template to its file, which only people read", "err", err)
 	}
-}
-
-// replaceFile writes a file atomically, and makes its folder if it is missing.
-func replaceFile(path, text string) error {
-	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
 // cleanUp implements role.cleanUp. It removes the link if the plan has it as temporary. The switch always stays, because pods send

@@ -21,7 +21,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/link"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
-	"github.com/neardns/neardns/internal/dns/listener"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/tick"
@@ -248,16 +247,14 @@ func (s *successor) Restore(r io.Reader) {
 // Serve loads the cache, which the active agent has saved, and begins to answer on that agent's sockets, for the addresses that this
 // agent's configuration also has. The other configured addresses are served later, when this agent owns the link.
 func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
-	var inherited []listener.Socket
 	count := map[netip.Addr]int{}
 	for _, i := range sockets {
-		inherited = append(inherited, listener.Socket(i))
 		count[i.Address.Addr()]++
 	}
 	cfg := s.opened.plan.Server
 	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
 	if len(cfg.Addresses) == 0 {
-		for _, i := range inherited {
+		for _, i := range sockets {
 			_ = i.File.Close() // the active agent has the original
 		}
 		return nil, nil
@@ -265,7 +262,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 	if !s.restored {
 		s.agent.answers.Load()
 	}
-	if err := s.opened.server.StartOn(ctx, cfg, inherited); err != nil {
+	if err := s.opened.server.StartOn(ctx, cfg, sockets); err != nil {
 		return nil, err
 	}
 	s.served = cfg.Addresses

@@ -39,14 +39,6 @@ func (n *Node) readVerified() {
 	}
 }
 
-func (n *Node) isVerified(clusterDNS netip.Addr) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	// Until a round has made the host's rules or found them in place, there may be no fallback, even if the record on disk lists it as
-	// verified.
-	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
-}
-
 // checkFallbacks checks each fallback at intervals until ctx ends: it queries kube-dns on the path that a steered pod's packet takes if
 // the agent does not answer. It keeps the record of verified fallbacks on disk up to date.
 func (n *Node) checkFallbacks(ctx context.Context) {

@@ -170,7 +170,7 @@ func TestFallbackIsLost(t *testing.T) {
 		if w.count("give back: nothing translates it any more") == 0 {
 			t.Error("not given back although the way is gone")
 		}
-		if n.isVerified(vip) {
+		if n.fallback(vip).Verified {
 			t.Error("still proven")
 		}
 		n.Set(movedCluster(), taken(true))

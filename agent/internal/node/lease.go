@@ -78,13 +78,6 @@ func (n *Node) withdrawLease(t target) {
 	}
 }
 
-// probeAll restarts the probe loop of each known target, after a failed handover stopped them.
-func (n *Node) probeAll(probes *group) {
-	for _, t := range n.targetsWhere(anyLease) {
-		probes.start(t.String(), func(ctx context.Context) { n.probeTarget(ctx, t) })
-	}
-}
-
 // lacksLease reports whether a known target has no lease. It is false until the server has run, because there is no target before.
 func (n *Node) lacksLease() bool {
 	return len(n.targetsWhere(func(l *targetLease) bool { return !l.held })) > 0

@@ -264,7 +264,9 @@ func (n *Node) Run(ctx context.Context) error {
 				return n.leave()
 			}
 			l.probes = newGroup(lasting)
-			n.probeAll(l.probes)
+			for _, t := range n.targetsWhere(anyLease) {
+				l.probes.start(t.String(), func(ctx context.Context) { n.probeTarget(ctx, t) })
+			}
 		case _, ok := <-events:
 			if !ok { // the watches end with ctx
 				events = nil

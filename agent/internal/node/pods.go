@@ -70,8 +70,10 @@ func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, renewed tim
 
 // fallback returns the state of the fallback to a cluster DNS address, for package pods.
 func (n *Node) fallback(clusterDNS netip.Addr) pods.Fallback {
-	verified := n.isVerified(clusterDNS)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// Until a round has made the host's rules or found them in place, there may be no fallback, even if the record on disk lists it as
+	// verified.
+	verified := n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 	return pods.Fallback{Verified: verified, Lost: n.lost[clusterDNS]}
 }

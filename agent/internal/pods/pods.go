@@ -83,14 +83,9 @@ type fingerprint struct {
 // Open makes a registry of the pod files below stateDir. rules is the back end that writes pods' rules. All methods must be called in the
 // host's netns. Open itself reads nothing.
 func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
-	p := open(stateDir, "/proc/thread-self/ns/net", log)
-	p.backend = rules
-	return p
-}
-
-func open(stateDir, hostNS string, log *slog.Logger) *Pods {
-	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]fingerprint{}, dead: map[key]time.Time{},
-		slots: make(chan struct{}, maxTrials), paths: map[path]podstate.Status{}, failed: failedTrials{of: map[key]error{}}}
+	p := &Pods{stateDir: stateDir, hostNS: "/proc/thread-self/ns/net", backend: rules, log: log,
+		verified: map[key]fingerprint{}, dead: map[key]time.Time{}, slots: make(chan struct{}, maxTrials),
+		paths: map[path]podstate.Status{}, failed: failedTrials{of: map[key]error{}}}
 	p.Outdate()
 	return p
 }
@@ -99,20 +94,6 @@ func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 func (p *Pods) List() []podfile.File {
 	files, _ := p.read()
 	return slices.Clone(files)
-}
-
-// all reads all files again, and returns them with the inode of the host's netns. If the inode is unknown it returns no files, because
-// one of them may be for the host's netns, which must not get a pod table.
-func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
-	p.stale.Store(true)
-	files, errs = p.read()
-	errs = slices.Clone(errs)
-	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
-	if err != nil {
-		return nil, 0, append(errs, fmt.Errorf("open the host's netns: %w", err))
-	}
-	_ = host.Close() // only the inode is needed
-	return files, hostInode, errs
 }
 
 // stamp is the modification time of a folder, with what is needed to know whether a later change would be visible in it.

@@ -48,6 +48,13 @@ func write(t *testing.T, dir string, f podfile.File) {
 	testutil.Must(t, podfile.Write(dir, f))
 }
 
+// open is Open for tests with a host's netns of their own.
+func open(dir, hostNS string, log *slog.Logger) *Pods {
+	p := Open(dir, rules.Kind{}, log)
+	p.hostNS = hostNS
+	return p
+}
+
 func registry(dir string) *Pods { return Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)) }
 
 func TestAccessors(t *testing.T) {

@@ -148,7 +148,14 @@ func (p *Pods) remove(ns *os.File) error {
 func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
-	files, hostInode, errs := p.all()
+	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
+	if err != nil {
+		return []error{fmt.Errorf("open the host's netns: %w", err)}
+	}
+	_ = host.Close() // only the inode is needed
+	p.stale.Store(true)
+	files, errs := p.read()
+	errs = slices.Clone(errs)
 	for box := range sandboxes(files) {
 		if ctx.Err() != nil {
 			box.close()

@@ -45,11 +45,12 @@ func rootCause(err error) error {
 	return err
 }
 
-// Socket is one listening socket. Its File is a descriptor that the owner of the Socket must close.
+// Socket is one listening socket; its JSON is in the messages of a handover. Its File is a descriptor that the owner of the Socket must
+// close.
 type Socket struct {
-	Protocol string // udp, tcp
-	Address  netip.AddrPort
-	File     *os.File
+	Protocol string         `json:"protocol"` // udp, tcp
+	Address  netip.AddrPort `json:"address"`
+	File     *os.File       `json:"-"`
 }
 
 // listen makes a point, which is a listening socket with what serves it, for each address and protocol. It uses an inherited socket if

@@ -29,6 +29,8 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	"github.com/neardns/neardns/internal/dns/listener"
 )
 
 // Version is the version of the protocol, which must be the same on both sides. If it differs and the successor may take over, the active
@@ -52,12 +54,8 @@ const (
 	goodbyeWait = 30 * time.Second
 )
 
-// Socket is an open DNS socket. The owner of the Socket closes File.
-type Socket struct {
-	Protocol string         `json:"protocol"` // udp or tcp
-	Address  netip.AddrPort `json:"address"`
-	File     *os.File       `json:"-"` // its descriptor is sent along with the message
-}
+// Socket is an open DNS socket. Its descriptor is sent along with the message.
+type Socket = listener.Socket
 
 // ActiveAgent is implemented by the agent that hands over. Several goroutines may call Claim, StepDown and Done at the same time, one for
 // each connected successor. The other methods are called by one goroutine at a time.
