@@ -74,38 +74,6 @@ func (n *node) repairedBy(name string, look func() error, fault string) {
 	pods.end(name)
 }
 
-// TestForeignDrop: a foreign nftables table that drops is not ours to change. kube-dns answers, and the doctor names it.
-func TestForeignDrop(t *testing.T) {
-	n := newNode(t, testutil.IPv4, testutil.IPTables)
-	n.start()
-	pods := n.keepAsking()
-	n.Host.RunInput("table inet foreign {\n chain input {\n type filter hook input priority 5; policy drop;\n ct state established,related accept\n iifname lo accept\n }\n}\n", "nft", "-f", "-")
-	testutil.Eventually(t, func() error {
-		if a, err := n.agentStatus(); err != nil || a.Ready {
-			return fmt.Errorf("the agent is ready: %+v, %w", a, err)
-		}
-		return nil
-	})
-	testutil.Eventually(t, func() error {
-		if s := n.status(); len(s.Leases) > 0 {
-			return fmt.Errorf("leases stand: %v", s.Leases)
-		}
-		return nil
-	})
-	for _, at := range n.targets() {
-		if _, err := n.ask(at, freshName(), time.Second); err != nil {
-			t.Errorf("dropped by a foreign table: %v", err)
-		}
-	}
-	n.wantSeen("foreign drop", "WARN", "firewall", "inet foreign input")
-	n.wantSeen("foreign drop", "FAIL", "leases", "firewall", "169.254.20.11")
-	n.Host.Run("nft", "delete", "table", "inet", "foreign")
-	n.awaitReady()
-	n.awaitCached("foreign table gone")
-	pods.end("foreign drop")
-	n.wantHealthy("foreign table gone")
-}
-
 // TestNoNewConntrackEntry: hits go on where no connection can be tracked any more. nf_conntrack_max is one for all network
 // namespaces, so that what a full table does, dropping each packet that needs a new entry, is done by a rule.
 func TestNoNewConntrackEntry(t *testing.T) {

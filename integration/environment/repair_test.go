@@ -49,7 +49,7 @@ func (n *node) link() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestLinkFaults deletes the link, sets it down, removes an address and adds a foreign one.
+// TestLinkFaults deletes the link, sets it down, removes an address and adds a foreign one, and deletes the prober's link.
 func TestLinkFaults(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.NFTables)
 	n.start()
@@ -65,6 +65,10 @@ func TestLinkFaults(t *testing.T) {
 	if got := n.repairs("link"); got < 4 {
 		t.Errorf("repairs counted: %d", got)
 	}
+	n.repaired("prober deleted", strings.Fields("ip link del neardns-prober"), func() string {
+		_, err := n.Host.TryRun("", "ip", "link", "show", "neardns-prober")
+		return fmt.Sprint(err)
+	})
 	n.wantHealthy("at last")
 }
 

@@ -91,7 +91,7 @@ func allFaults() []fault {
 		},
 		{
 			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true, limit: limit{lost: 50, tcp: 50},
-			state: in("integration/steering", "TestLinkIsRepaired"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),
+			state: in("integration/environment", "TestLinkFaults"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),
 		},
 		{
 			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second, limit: limit{lost: 50, tcp: 50},

@@ -15,7 +15,7 @@ import (
 
 // TestTimingShortFaults is the short form of `make faults`: one round on ours, and one fault on the stock CoreDNS, which shows that
 // what is lost is seen. What ours may lose is its promise and what the control lost in the same seconds, which queries kube-dns directly.
-// State: TestKubeDNSRestarts, TestEndAndStart, TestLinkIsRepaired (integration/steering). Bound: TestVerdict.
+// State: TestKubeDNSRestarts, TestEndAndStart (integration/steering), TestLinkFaults (integration/environment). Bound: TestVerdict.
 func TestTimingShortFaults(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)

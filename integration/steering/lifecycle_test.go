@@ -166,62 +166,6 @@ func TestFlushedRules(t *testing.T) {
 	}
 }
 
-// TestLinkIsRepaired: an address or the link itself taken away comes back, and pods are answered again.
-func TestLinkIsRepaired(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, install: true})
-	p := n.addPod(nil)
-	n.startAgent()
-	for name, args := range map[string][]string{
-		"address gone": {"ip", "address", "del", steering4.String() + "/32", "dev", "neardns0"},
-		"link down":    {"ip", "link", "set", "neardns0", "down"},
-		"link gone":    {"ip", "link", "del", "neardns0"},
-		"prober gone":  {"ip", "link", "del", "neardns-prober"},
-	} {
-		n.Host.Run(args...)
-		for _, at := range n.all() {
-			// What arrives between the fault and its repair may be lost.
-			testutil.Eventually(t, func() error {
-				_, err := p.client().ask(at, freshName(), testutil.Silence)
-				return err
-			})
-		}
-		n.awaitReady()
-		n.wantSteered(p.client(), name, n.all()...)
-	}
-}
-
-// TestDELLeavesNothing compares the node before a pod came and after it went, with the agent at work and without.
-func TestDELLeavesNothing(t *testing.T) {
-	for name, annotations := range map[string]map[string]string{"steered": nil, "opted out": optOut} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := intercepting(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI})
-			n.addPod(nil) // what stays with the node is there from here on: switch, cni0
-			for _, agent := range []bool{false, true} {
-				if agent {
-					n.startAgent()
-				}
-				before := n.static()
-				p := n.addPod(annotations)
-				fresh := testutil.NewNS(t, "fresh")
-				for range 2 {
-					p.del()
-				}
-				if diff := cmp.Diff(before, n.static()); diff != "" {
-					t.Errorf("agent %v: left on the node (-before +after):\n%s", agent, diff)
-				}
-				if rules := p.rules(); rules != fresh.Run("nft", "-s", "list", "ruleset") {
-					t.Errorf("agent %v: left in the pod:\n%s", agent, rules)
-				}
-				if file := podfile.Path(n.stateDir(), p.container(), "eth0"); exists(file) {
-					t.Errorf("agent %v: %s is left", agent, file)
-				}
-			}
-		})
-	}
-}
-
 // static is the host's state without what kernels and agents change by the second.
 func (n *node) static() string {
 	n.t.Helper()

@@ -56,7 +56,7 @@ func whole() []job {
 			"^(TestLeaseCutsNoConnection|TestLocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$|" +
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
-		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},
+		job{Package: "pkg/testutil", Run: "^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
 		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|OtherHooks|SampleTable|Samples|WithoutResource)$"},

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -91,92 +89,6 @@ func TestDNSServer(t *testing.T) {
 	}
 	if s.Forget(); s.Questions("") != 0 || len(s.Log()) != 0 {
 		t.Error("Forget does not")
-	}
-}
-
-func TestBehaviour(t *testing.T) {
-	RequireRoot(t)
-	t.Parallel()
-	client, ns := pair(t)
-	s := ServeDNS(t, ns, DNSConfig{Name: "S", Listen: servers[:1]})
-	ask := func(name string) (*Answer, error) {
-		return Ask(client, servers[0], name, dns.TypeA, "udp", AskOptions{})
-	}
-	askInVain := func(name string) error {
-		_, err := Ask(client, servers[0], name, dns.TypeA, "udp", AskOptions{Timeout: Silence})
-		return err
-	}
-	first, err := ask("a")
-	Must(t, err)
-	if second, err := ask("a"); err != nil || second.Serial <= first.Serial {
-		t.Errorf("serial %v after %v, %v", second, first, err)
-	}
-	s.Behave(Behaviour{Drop: true})
-	if err := askInVain("a"); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("drop: %v", err)
-	}
-	if err := askInVain("drop.a"); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("drop by name: %v", err)
-	}
-	s.Behave(Behaviour{Rcode: dns.RcodeServerFailure})
-	if a, err := ask("a"); err != nil || a.Rcode() != "SERVFAIL" {
-		t.Errorf("rcode: %v %v", a, err)
-	}
-	s.Behave(Behaviour{Delay: 50 * time.Millisecond})
-	if a, err := ask("a"); err != nil || a.Took < 50*time.Millisecond {
-		t.Errorf("delay: %v %v", a, err)
-	}
-	s.Behave(Behaviour{Handler: func(q Question) *dns.Msg {
-		m := s.Answer(q)
-		m.Answer = nil
-		return m
-	}})
-	if a, err := ask("a"); err != nil || len(a.Msg.Answer) != 0 || a.Who != "S" {
-		t.Errorf("handler: %v %v", a, err)
-	}
-	s.Behave(Behaviour{})
-	s.Stop()
-	if err := askInVain("a"); err == nil {
-		t.Error("a stopped server answers")
-	}
-	s.Start()
-	if _, err := ask("a"); err != nil {
-		t.Errorf("started again: %v", err)
-	}
-}
-
-func TestConnections(t *testing.T) {
-	RequireRoot(t)
-	t.Parallel()
-	client, ns := pair(t)
-	ServeDNS(t, ns, DNSConfig{Name: "S", Listen: servers})
-	for _, server := range servers {
-		for _, network := range []string{"udp", "tcp"} {
-			c, err := Dial(client, network, server, AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, 4053), Abort: true})
-			Must(t, err)
-			for range 3 {
-				if _, err := c.Ask("a", dns.TypeA); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if port := c.Local().Port(); port != 4053 {
-				t.Errorf("asked from port %d", port)
-			}
-			names := make([]string, 300)
-			for i := range names {
-				names[i] = fmt.Sprintf("n%d", i)
-			}
-			if network == "tcp" {
-				answers, err := c.Pipeline(dns.TypeA, names...)
-				Must(t, err)
-				for i, a := range answers {
-					if a.Msg.Question[0].Name != names[i]+"." {
-						t.Fatalf("answer %d is for %s", i, a.Msg.Question[0].Name)
-					}
-				}
-			}
-			c.Close()
-		}
 	}
 }
 

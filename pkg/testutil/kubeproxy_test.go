@@ -33,27 +33,3 @@ func TestProxyRules(t *testing.T) {
 		golden.Check(t, string(mode)+"-refused.golden", p.Rules(true, DNSService(clusterDNS4)))
 	}
 }
-
-// TestLargeCluster loads what load tests load, so that a kernel or a tool that refuses it is seen here first.
-func TestLargeCluster(t *testing.T) {
-	if testing.Short() {
-		Skip(t, "loads a hundred thousand rules")
-	}
-	RequireRoot(t)
-	dns := DNSService(clusterDNS4, kubeDNS4)
-	tests := []struct {
-		name string
-		mode ProxyMode
-		load func(*Proxy)
-	}{
-		{"iptables, 1000 services", IPTables, func(p *Proxy) { p.Add(ManyServices(true, 1000)...) }},
-		{"iptables, 20000 services in bulk", IPTables, func(p *Proxy) { p.ns.RunInput(BulkIPTables(true, 20000), p.Loader(true)...) }},
-		{"nftables, 1000 services", NFTables, func(p *Proxy) { p.Add(ManyServices(true, 1000)...) }},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			p := InstallProxy(t, NewNS(t, "large"), tt.mode, dns...)
-			tt.load(p)
-		})
-	}
-}

@@ -21,23 +21,6 @@ func crowd() []zone.Publication {
 	return ps
 }
 
-// BenchmarkServe is a query from its message to its answer's, in the plugin alone: of a host of 50 clusters, and of a plain name.
-func BenchmarkServe(b *testing.B) {
-	s := serve(b, authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}}, append(base(b), published(crowd()...)...))
-	s.SetLocator(world())
-	for name, host := range map[string]string{"host": "app." + origin, "plain": "ns." + origin} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			q, w := question(host, dns.TypeA), &writer{from: udp("10.1.2.3")}
-			for b.Loop() {
-				if _, err := s.ServeDNS(b.Context(), w, q); err != nil || w.answer == nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // BenchmarkCompile serves a new version of a zone of 100 hosts with 50 clusters each.
 func BenchmarkCompile(b *testing.B) {
 	var ps []zone.Publication

@@ -14,76 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// each runs a test with a server of each kind.
-func each(t *testing.T, c zoneserver.Config, f func(*testing.T, *zoneserver.Server)) {
-	t.Helper()
-	testutil.RequireRoot(t) // real servers run
-	for _, kind := range zoneserver.Kinds() {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			zoneserver.Require(t, kind)
-			f(t, zoneserver.Start(t, kind, c))
-		})
-	}
-}
-
 var twoClusters = zoneserver.Config{Clusters: []string{"aaaaaaaa", "bbbbbbbb"}, Hosts: []string{"app", "shop"}}
-
-// A change that was confirmed is there after the server was killed and started again.
-func TestChangesSurviveKill(t *testing.T) {
-	t.Parallel()
-	each(t, twoClusters, func(t *testing.T, s *zoneserver.Server) {
-		for i := range 10 {
-			if got := update(t, s, s.Operator(), nil, insert(fmt.Sprintf("app.shared.example. 60 A 192.0.2.%d", i))); got != dns.RcodeSuccess {
-				t.Fatalf("change %d: %s", i, dns.RcodeToString[got])
-			}
-			s.Kill()
-			s.Run()
-			if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != i+1 {
-				t.Fatalf("%d addresses after %d changes: %v", len(got), i+1, got)
-			}
-		}
-	})
-}
-
-// A backup brings the old zone back, with its serial.
-func TestSnapshot(t *testing.T) {
-	t.Parallel()
-	each(t, twoClusters, func(t *testing.T, s *zoneserver.Server) {
-		update(t, s, s.Operator(), nil, insert("app.shared.example. 60 A 192.0.2.1"))
-		restore := s.Snapshot()
-		update(t, s, s.Operator(), nil, insert("app.shared.example. 60 A 192.0.2.2"))
-		if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != 2 {
-			t.Fatalf("before: %v", got)
-		}
-		restore()
-		if got := set(t, s, "app.shared.example.", dns.TypeA); !slices.Equal(got, []string{"192.0.2.1"}) {
-			t.Errorf("after: %v", got)
-		}
-	})
-}
-
-// A server runs in a namespace as well, on port 53.
-func TestInNamespace(t *testing.T) {
-	t.Parallel()
-	testutil.RequireRoot(t)
-	for _, kind := range zoneserver.Kinds() {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			zoneserver.Require(t, kind)
-			c := twoClusters
-			c.In = testutil.NewNS(t, "zone")
-			s := zoneserver.Start(t, kind, c)
-			if s.Addr().Port() != 53 {
-				t.Errorf("listens at %s", s.Addr())
-			}
-			update(t, s, s.Key("aaaaaaaa"), nil, insert("app.shared.example. 60 A 192.0.2.1"))
-			if got := set(t, s, "app.shared.example.", dns.TypeA); len(got) != 1 {
-				t.Errorf("holds %v", got)
-			}
-		})
-	}
-}
 
 // insert are changes that add records, given in zone file form.
 func insert(records ...string) func(*dns.Msg) {
