@@ -15,6 +15,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+	"github.com/coredns/coredns/plugin/test"
 	"github.com/coredns/coredns/request"
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
@@ -55,15 +56,10 @@ func newFixture(t *testing.T, block string) *fixture {
 
 // writer keeps the last message.
 type writer struct {
+	test.ResponseWriter
 	msg *dns.Msg
 }
 
-func (w *writer) LocalAddr() net.Addr   { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53} }
-func (w *writer) RemoteAddr() net.Addr  { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000} }
-func (w *writer) Close() error          { return nil }
-func (w *writer) TsigStatus() error     { return nil }
-func (w *writer) TsigTimersOnly(_ bool) {}
-func (w *writer) Hijack()               {}
 func (w *writer) WriteMsg(m *dns.Msg) error {
 	w.msg = m
 	return nil

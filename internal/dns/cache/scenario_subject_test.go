@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 	_ "github.com/coredns/coredns/plugin/cache" // registers what we are compared with
 	"github.com/coredns/coredns/plugin/metrics/vars"
+	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 	dto "github.com/prometheus/client_model/go"
 
@@ -67,6 +68,7 @@ func serve(setup caddy.SetupFunc, block string, next plugin.Handler) (*dnsserver
 
 // client is the sender: a dns.ResponseWriter that keeps what reaches the wire.
 type client struct {
+	test.ResponseWriter
 	remote net.Addr
 
 	mu      sync.Mutex // guards the fields below
@@ -85,12 +87,7 @@ func newClient(tcp bool) *client {
 	return c
 }
 
-func (c *client) LocalAddr() net.Addr   { return &net.UDPAddr{IP: net.IPv4(169, 254, 20, 11), Port: 53} }
-func (c *client) RemoteAddr() net.Addr  { return c.remote }
-func (c *client) Close() error          { return nil }
-func (c *client) TsigStatus() error     { return nil }
-func (c *client) TsigTimersOnly(_ bool) {}
-func (c *client) Hijack()               {}
+func (c *client) RemoteAddr() net.Addr { return c.remote }
 
 // WriteMsg packs at once, as a socket's writer does: the message may change when the call is over.
 func (c *client) WriteMsg(m *dns.Msg) error {

@@ -1,6 +1,7 @@
 package corefile
 
 import (
+	_ "embed"
 	"maps"
 	"net/netip"
 	"slices"
@@ -110,42 +111,9 @@ example.org, 10.0.0.0/24 {
 }
 
 // nodeLocalCorefile is the one of NodeLocal DNSCache, its placeholders filled in.
-const nodeLocalCorefile = `cluster.local:53 {
-    errors
-    cache {
-        success 9984 30
-        denial 9984 5
-    }
-    reload
-    loop
-    bind 169.254.20.10
-    forward . 10.96.0.10 {
-        force_tcp
-    }
-    prometheus :9253
-    health 169.254.20.10:8080
-}
-in-addr.arpa:53 {
-    errors
-    cache 30
-    reload
-    loop
-    bind 169.254.20.10
-    forward . 10.96.0.10 {
-        force_tcp
-    }
-    prometheus :9253
-}
-.:53 {
-    errors
-    cache 30
-    reload
-    loop
-    bind 169.254.20.10
-    forward . 192.0.2.53
-    prometheus :9253
-}
-`
+//
+//go:embed testdata/nodelocal.corefile.in
+var nodeLocalCorefile string
 
 func TestRenderRefuses(t *testing.T) {
 	for _, tc := range []struct {

@@ -1,7 +1,6 @@
 package limit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +16,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/cache"
 	"github.com/coredns/coredns/plugin/test"
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"github.com/prometheus/common/expfmt"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -247,20 +243,8 @@ neardns_misses_in_flight_limit 2
 neardns_misses_shed_total{reason="full"} 1
 neardns_misses_shed_total{reason="share"} 2
 `
-	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(g.Collector())
-	families, err := reg.Gather()
-	testutil.Must(t, err)
-	got := bytes.NewBufferString("\n")
-	for _, f := range families {
-		if _, err := expfmt.MetricFamilyToText(got, f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, got.String()); diff != "" {
-		t.Errorf("metrics (-want +got):\n%s", diff)
-	}
-	if problems, err := promlint.NewWithMetricFamilies(families).Lint(); err != nil || len(problems) > 0 {
+	testutil.Must(t, promtest.CollectAndCompare(g.Collector(), strings.NewReader(want)))
+	if problems, err := promtest.CollectAndLint(g.Collector()); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v %v", problems, err)
 	}
 }

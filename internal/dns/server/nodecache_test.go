@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -21,60 +22,9 @@ func TestNodeCachePlugins(t *testing.T) {
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
 	cfg.Port = testutil.FreePort(t, "127.0.0.1", "127.0.0.2")
 	profiles := testutil.FreePort(t, "127.0.0.1")
-	cfg.Override = strings.NewReplacer("UP", up.addr, "PPROF", fmt.Sprint(profiles)).Replace(`cluster.local {
-    errors {
-        consolidate 1m .* warning
-    }
-    cache {
-        success 9984 30
-        denial 9984 5
-        prefetch 3 1m 20%
-        serve_stale 1h
-    }
-    reload 10s
-    loop
-    bind 127.0.0.1 127.0.0.2
-    forward . UP {
-        force_tcp
-        max_fails 2
-        policy sequential
-        health_check 1s
-    }
-    prometheus :9253
-    health 127.0.0.1:8080 {
-        lameduck 5s
-    }
-}
-. {
-    timeouts {
-        read 5s
-    }
-    trace zipkin 127.0.0.1:9411
-    bufsize 4096
-    debug
-    pprof 127.0.0.1:PPROF
-    errors
-    log . {
-        class error
-    }
-    dns64 64:ff9b::/96
-    loadbalance round_robin
-    rewrite name exact old.example.org new.example.org
-    template IN A made.example.org {
-        answer "{{ .Name }} 60 IN A 10.0.0.9"
-    }
-    hosts {
-        10.0.0.6 six.example.org
-        fallthrough
-    }
-    bind nodelocaldns {
-        except 127.0.0.2
-    }
-    forward . UP
-}
-who.example {
-    whoami
-}`)
+	text, err := os.ReadFile("testdata/nodecache.corefile")
+	testutil.Must(t, err)
+	cfg.Override = strings.NewReplacer("UP", up.addr, "PPROF", fmt.Sprint(profiles)).Replace(string(text))
 	start(t, cfg)
 	first, second := at(cfg, 0), at(cfg, 1)
 	for name, want := range map[string]string{"a.svc.cluster.local.": "10.0.0.5", "made.example.org.": "10.0.0.9",
