@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,35 +15,11 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTimingWriteDeadline: a client that does not read holds its writer for maxWrite.
-// State: TestDeafClient (this package).
-func TestTimingWriteDeadline(t *testing.T) {
-	_, conn := tcpPair(t)
-	s := &stream{TCPConn: conn}
-	testutil.Must(t, s.SetWriteBuffer(4096))
-	begun := time.Now()
-	if _, err := s.Write(make([]byte, 64<<20)); err == nil || time.Since(begun) > 2*maxWrite {
-		t.Errorf("a client that does not read: %v after %s", err, time.Since(begun))
-	}
-}
-
 // TestTimingDeafClient: the server closes the connection of a client that does not read after maxWrite.
 // State: TestDeafClient (this package).
 func TestTimingDeafClient(t *testing.T) {
-	part := make([]dns.RR, 200)
-	for i := range part {
-		part[i] = &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{strings.Repeat("x", 255)}}
-	}
-	_, cfg := serve(t, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetReply(q)
-		m.Answer = part
-		_ = w.WriteMsg(m)
-	}})
-	conn := dial(t, "tcp", addressOf(cfg))
-	testutil.Must(t, conn.Conn.(*net.TCPConn).SetReadBuffer(4096))
 	begun := time.Now()
-	for conn.WriteMsg(question("a.", dns.TypeTXT)) == nil {
-	}
+	deafClient(t)
 	if took := time.Since(begun); took > 3*maxWrite {
 		t.Errorf("the connection was closed after %s", took)
 	}

@@ -320,26 +320,29 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestDeafClient: a client that does not read its answers loses its connection and its slots.
-func TestDeafClient(t *testing.T) {
-	t.Parallel() // it waits for a deadline
+// deafClient sends queries for large answers, and reads none of these, until its connection is closed.
+func deafClient(t *testing.T) *Server {
+	t.Helper()
 	big := make([]dns.RR, 200)
 	for i := range big {
 		big[i] = &dns.TXT{Hdr: dns.RR_Header{Name: "a.", Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{strings.Repeat("x", 255)}}
 	}
-	s, cfg := serve(t, nil, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
+	s, cfg := start(t, func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		m.Answer = big
 		_ = w.WriteMsg(m)
-	}})
+	})
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	testutil.Must(t, conn.Conn.(*net.TCPConn).SetReadBuffer(4096))
-	for { // until it is closed
-		q := question("a.", dns.TypeTXT)
-		if err := conn.WriteMsg(q); err != nil {
-			break
-		}
+	for conn.WriteMsg(question("a.", dns.TypeTXT)) == nil {
 	}
+	return s
+}
+
+// TestDeafClient: a client that does not read its answers loses its connection and its slots.
+func TestDeafClient(t *testing.T) {
+	t.Parallel() // it waits for a deadline
+	s := deafClient(t)
 	waitFor(t, "it has no place", func() bool {
 		s.quota.mu.Lock()
 		defer s.quota.mu.Unlock()
