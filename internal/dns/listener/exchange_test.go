@@ -88,11 +88,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
 	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testutil.Must(t, s.Stop()) })
 	return s, cfg
 }
 

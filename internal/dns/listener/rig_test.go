@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
@@ -63,14 +62,7 @@ func configOf(t testing.TB) Config {
 // start serves by a function on 127.0.0.1.
 func start(t testing.TB, do func(dns.ResponseWriter, *dns.Msg)) (*Server, Config) {
 	t.Helper()
-	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: do}).build, nil))
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s, cfg
+	return serve(t, nil, &handler{do: do})
 }
 
 func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String() }

@@ -56,11 +56,7 @@ func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testi
 		t.Run(way, func(t *testing.T) {
 			s := New(slog.New(slog.DiscardHandler), nil)
 			cfg := serveIn(t, host, at, s, h)
-			defer func() {
-				if err := s.Stop(); err != nil {
-					t.Error(err)
-				}
-			}()
+			defer func() { testutil.Must(t, s.Stop()) }()
 			do(t, s, cfg, h, q)
 		})
 	}

@@ -165,11 +165,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 	c, err := b.Build(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 5353, Misses: 1024, FastPath: true,
 		BufferSize: size, Override: text}, nil)
 	testutil.Must(t, err)
-	t.Cleanup(func() {
-		if err := c.Close(true); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testutil.Must(t, c.Close(true)) })
 	p := &pair{chain: c, at: netip.MustParseAddrPort("127.0.0.1:5353")}
 	p.hits = c.FastPath(p.at)
 	return p

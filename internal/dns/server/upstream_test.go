@@ -146,11 +146,7 @@ func start(t testing.TB, cfg server.Config) *server.Server {
 	t.Helper()
 	s := newServer(slog.New(slog.DiscardHandler))
 	testutil.Must(t, s.Start(context.Background(), cfg))
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testutil.Must(t, s.Stop()) })
 	return s
 }
 

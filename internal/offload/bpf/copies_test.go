@@ -178,11 +178,7 @@ func oneCPU(t *testing.T) {
 		}
 	}
 	testutil.Must(t, unix.SchedSetaffinity(0, &one))
-	t.Cleanup(func() {
-		if err := unix.SchedSetaffinity(0, &before); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testutil.Must(t, unix.SchedSetaffinity(0, &before)) })
 }
 
 // TestNoCopies: without Options.Copies, or for a link that is not in the map of links, no query is mirrored.

@@ -235,11 +235,7 @@ func TestMountedOver(t *testing.T) {
 	wantFrom("kernel")
 	over := filepath.Dir(filepath.Dir(l.folder))
 	testutil.Must(t, unix.Mount("bpf", over, "bpf", 0, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(over, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testutil.Must(t, unix.Unmount(over, 0)) })
 	attach()
 	node.Host.Do(func() {
 		if hits, err := l.Detach(index); err != nil || hits != [2]uint64{2} {
