@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -135,11 +136,15 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 		}
 	}()
 	testutil.Must(t, n.owner(name, list))
-	out, stop := n.watch("--poll", "1h")
-	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) must keep other plugins' entries; the next try is in 1s",
+	state := t.TempDir()
+	out, stop := n.watch("--poll", "1h", "--state-dir", state)
+	eventuallySays(t, out, "network cbr0 was written 4 times in ", "(its first plugin is cilium-cni) must keep other plugins' entries; the next try is in 1s",
 		"the next try is in 2s")
 	testutil.Must(t, cilium.Close())
 	<-ended
+	if s, ok, err := nodestate.WatchFile(state).Read(); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs < 4 || s.Network != "cbr0" {
+		t.Errorf("the agent reads %+v (%v, %v)", s, ok, err)
+	}
 	// Cilium no longer does that: the watch adds the entry, which then stays.
 	n.eventuallyTypes(name, "cilium-cni", "neardns")
 	stop()

@@ -89,6 +89,9 @@ func (n *node) wantWhole() error {
 	if number == nil {
 		return fmt.Errorf("%s was written by nobody:\n%s", names[0], text)
 	}
+	if list := bytes.Contains(text, []byte(`"plugins"`)); list != (filepath.Ext(names[0]) == ".conflist") {
+		return fmt.Errorf("%s has the text of another kind of file, which go-cni refuses (istio/istio):\n%s", names[0], text)
+	}
 	k, _ := strconv.Atoi(string(number[1]))
 	for _, main := range []string{mainList, mainConf} {
 		without := []byte(release(main, k))

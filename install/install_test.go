@@ -257,20 +257,10 @@ func TestUsage(t *testing.T) {
 		{[]string{"install", "--entry", "a", "b"}, 2, `unexpected argument "b"`},
 		{[]string{"install", "--entry", "a", "--file", "x/y"}, 2, "without a path"},
 	} {
-		code, out := n.run(tc.args...)
-		if code != tc.code || !strings.Contains(out, tc.part) {
+		var stdout, stderr bytes.Buffer // for help that was wanted, and for all else
+		code := run(t.Context(), tc.args, &stdout, &stderr)
+		if out := stdout.String() + stderr.String(); code != tc.code || !strings.Contains(out, tc.part) || (stdout.Len() > 0) != (code == 0) {
 			t.Errorf("%v: exit code %d, want %d and %q:\n%s", tc.args, code, tc.code, tc.part, out)
-		}
-	}
-}
-
-// Requested help goes to standard output, errors go to standard error.
-func TestUsageStreams(t *testing.T) {
-	for line, want := range map[string]int{"install --help": 0, "watch -h": 0, "uninstall --help": 0, "--help": 0, "install --bogus": 2, "install": 2, "remove": 2} {
-		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
-		if code != want || (stdout.Len() > 0) != (want == 0) || (stderr.Len() > 0) != (want != 0) {
-			t.Errorf("%q: exit code %d, standard output %q, standard error %q", line, code, stdout.String(), stderr.String())
 		}
 	}
 }
@@ -317,15 +307,6 @@ func TestRefusedAndUntouched(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestFileNamesTheNetworkInUse(t *testing.T) {
-	n := newNode(t)
-	n.network("00-multus.conf", `{"cniVersion":"0.3.1","name":"multus-cni-network","type":"multus-shim"}`)
-	n.network("10-a.conflist", mainList)
-	code, out := n.install("--file", "10-a.conflist")
-	want(t, code, 0, out)
-	n.wantTypes("10-a.conflist", "flannel", "neardns")
 }
 
 func TestLinks(t *testing.T) {
