@@ -43,9 +43,7 @@ func newHostsNode(t *testing.T, bin string) *hostsNode {
 	}})
 	text := head + "redirects: [10.96.0.10]\nclusterDomain: cluster.local\nhosts: {services: [shop/registry]}\nstateDir: " + n.dir + "/run\npersistDir: " + n.dir +
 		"/lib\nlisten: {metrics: \"127.0.0.1:9263\", health: \"127.0.0.1:9264\"}\n"
-	if err := errors.Join(os.Mkdir(n.dir+"/etc", 0o755), os.WriteFile(n.file(), []byte(ownLines), 0o644), os.WriteFile(n.dir+"/node.yaml", []byte(text), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/etc", 0o755), os.WriteFile(n.file(), []byte(ownLines), 0o644), os.WriteFile(n.dir+"/node.yaml", []byte(text), 0o644)))
 	n.command = []string{bin, "hosts", "--config", n.dir + "/node.yaml", "--host-root", n.dir}
 	n.start()
 	n.becomes(ownLines + registryLines)
@@ -165,9 +163,7 @@ func TestHostsInTrouble(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
 		text, err := os.ReadFile(n.dir + "/node.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(string(text))
 		testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
 		var was, now unix.Stat_t
@@ -191,9 +187,7 @@ func TestHostsInTrouble(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
 		text, err := os.ReadFile(n.dir + "/node.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, func() error {

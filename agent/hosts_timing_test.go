@@ -77,9 +77,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
 		text, err := os.ReadFile(n.dir + "/node.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(string(text))
 		testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
 		var was, now unix.Stat_t
@@ -172,9 +170,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 			continue // it has ended
 		}
 		n, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64) // ns on a CPU (Documentation/scheduler/sched-stats.rst)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		sum += time.Duration(n)
 	}
 	return sum
@@ -184,13 +180,9 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 func memoryOf(t *testing.T, pid int, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, after, _ := strings.Cut(string(text), name+":")
 	kib, err := strconv.Atoi(strings.Fields(after)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return kib << 10
 }

@@ -35,9 +35,7 @@ func TestPodsCommand(t *testing.T) {
 		t.Errorf("without an agent: %d\n%s%s", code, out, errs)
 	}
 	conf, err := loadConfig(e, "/node.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	c := podindex.New(conf)
 	c.Follow(pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)))
 	c.Record(queryinfo.Answer{Identity: c.Identify(netip.MustParseAddr("10.244.1.5"))})

@@ -39,9 +39,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	want(t, code, 0, out)
 
 	list, err := libcni.NetworkConfFromFile(filepath.Join(n.conf, "10-a.conflist"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	for _, proven := range []bool{false, true} { // the record of the fallback check survives a reboot
 		if proven {

@@ -109,9 +109,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	list := strings.Replace(release(mainList, 0), "flannel", "cilium-cni", 1)
 	n.network("10-other.conflist", mainList)
 	cilium, err := fsnotify.NewWatcher()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, cilium.Add(n.conf))
 	writes, ended := 0, make(chan struct{})
 	go func() {
@@ -196,14 +194,10 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", mainConf)
 	before, err := os.Stat(n.conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, step := range []func(...string) (int, string){n.install, n.uninstall, n.install} {
 		watch, err := fsnotify.NewWatcher()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		testutil.Must(t, watch.Add(n.conf))
 		code, out := step()
 		want(t, code, 0, out)
@@ -255,9 +249,7 @@ func TestBug16Multus(t *testing.T) {
 	multus := func() {
 		t.Helper()
 		list, err := libcni.ConfListFromFile(filepath.Join(n.conf, "10-a.conflist"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		n.network("00-multus.conf", fmt.Sprintf(`{"cniVersion":%q,"name":"multus-cni-network","type":"multus","delegates":[%s]}`, list.CNIVersion,
 			list.Bytes))
 	}
@@ -295,9 +287,7 @@ func TestBug16Multus(t *testing.T) {
 	}
 	// Without --file, uninstall also finds Multus's file, which has our entry until Multus writes it again. The error names that file.
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.network("10-a.conflist", string(with))
 	multus()
 	code, out = n.uninstall()

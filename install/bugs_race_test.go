@@ -205,9 +205,7 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 			for reached := true; reached && rounds <= 200; rounds++ {
 				testutil.Must(t, n.owner(tc.file, release(tc.text, 2*rounds)))
 				c, err := planAppend(n.conf, "", []byte(testEntry))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				newer := release(tc.text, 2*rounds+1)
 				write := func() error { return n.owner(tc.file, newer) }
 				if tc.inPlace {
@@ -260,9 +258,7 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool) {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	events := os.NewFile(uintptr(fd), "inotify")
 	for _, dir := range folders {
 		if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_ATTRIB|unix.IN_CLOSE_WRITE|unix.IN_MOVE|unix.IN_DELETE); err != nil {
@@ -271,9 +267,7 @@ func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool)
 	}
 	last := t.TempDir() // its event comes after all events of earlier changes
 	mark, err := unix.InotifyAddWatch(fd, last, unix.IN_CREATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	called := make(chan bool)
 	go func() {
 		seen, buf := 0, make([]byte, 4096)
@@ -312,9 +306,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	plugin := filepath.Join(t.TempDir(), "plugin")
 	testutil.Build(t, plugin, "../plugins/neardns")
 	program, err := os.ReadFile(plugin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	install := func(k int) {
 		t.Helper()
 		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // text after the end of an ELF file has no effect

@@ -38,9 +38,7 @@ func TestBug02VersionAndNameOfAConfAreKept(t *testing.T) {
 	code, out := n.install()
 	want(t, code, 0, out, "removed "+n.conf+"/10-bridge.conf")
 	list, err := libcni.NetworkConfFromFile(filepath.Join(n.conf, "10-bridge.conflist"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if list.Name != "mynet" || list.CNIVersion != "0.4.0" || len(list.Plugins) != 2 || list.Plugins[0].Network.Type != "bridge" {
 		t.Errorf("name %q, version %q, %d plugins", list.Name, list.CNIVersion, len(list.Plugins))
 	}
@@ -133,9 +131,7 @@ func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 
 	// If nothing is to do, the file is not written: it keeps its inode and its modification time.
 	before, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	code, out := n.install()
 	want(t, code, 0, out, "is up to date: network cbr0")
 	after, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
@@ -159,9 +155,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	kept := filepath.Join(n.cache(), "results", "cbr0-0123abc-eth0")
 	testutil.Must(t, os.MkdirAll(filepath.Dir(kept), 0o700))
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.write(kept, cached(t, string(with)), 0o600)
 	n.write(kept+"-other", cached(t, mainList), 0o600)
 	n.write(kept+"-half", "{", 0o600)
@@ -194,9 +188,7 @@ func cached(t *testing.T, list string) string {
 		"kind": "cniCacheV1", "containerId": "0123abc", "config": []byte(list), "ifName": "eth0", "networkName": "cbr0",
 		"cniArgs": [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", "cart"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(text)
 }
 
@@ -323,9 +315,7 @@ func TestBug15ModeAndOwnerAreKept(t *testing.T) {
 		}
 		n.mustInstall()
 		info, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		owner := info.Sys().(*syscall.Stat_t)
 		if info.Mode().Perm() != 0o600 || int(owner.Uid) != uid || int(owner.Gid) != gid {
 			t.Errorf("%s: mode %v, owner %d:%d, want 0600, %d:%d", name, info.Mode(), owner.Uid, owner.Gid, uid, gid)
@@ -337,9 +327,7 @@ func TestBug15ModeAndOwnerAreKept(t *testing.T) {
 func TestTemporaryNamesAreNoNetworks(t *testing.T) {
 	dir := t.TempDir()
 	name, err := writeTemp(dir, []byte("{"), 0o644, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if files, err := libcni.ConfFiles(dir, []string{".conf", ".conflist", ".json"}); err != nil || len(files) != 0 {
 		t.Errorf("%s is taken for a network (%v)", name, err)
 	}

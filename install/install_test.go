@@ -331,9 +331,7 @@ func TestLinks(t *testing.T) {
 func TestUninstallLooksIntoEveryList(t *testing.T) {
 	n := newNode(t)
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.network("10-a.conflist", "{ not json")
 	n.network("20-b.conflist", string(with))
 	n.network("30-c.conf", mainConf)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The compatibility tables are what the committed results draw, and each result comes from a test that exists.
@@ -23,14 +24,10 @@ func TestCompatibilityTables(t *testing.T) {
 	}
 	for _, name := range names {
 		table, err := compat.Load(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		page := read(t, table.Page)
 		results, err := compat.ReadResults(filepath.Join(root, "integration/compat/results"), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		filled, err := compat.Fill(page, name, compat.Render(table, results))
 		if err != nil {
 			t.Errorf("%s: %v", table.Page, err)
@@ -58,14 +55,10 @@ func TestCompatibilityTables(t *testing.T) {
 func hasTest(t *testing.T, folder, name string) bool {
 	t.Helper()
 	files, err := fs.Glob(os.DirFS(filepath.Join(root, folder)), "*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, folder, file), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, d := range parsed.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == name && strings.HasPrefix(name, "Test") {
 				return true

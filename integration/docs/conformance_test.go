@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/integration/conformance"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -12,14 +13,10 @@ import (
 func TestConformance(t *testing.T) {
 	const name = "docs/project/conformance.md"
 	result, err := conformance.Parse([]byte(read(t, "integration/conformance/result.json")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	page := read(t, name)
 	drawn, err := result.Page(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	golden.File(t, filepath.Join(root, name), drawn)
 	if n := len(conformance.Proxies()) * len(conformance.Everything()); len(result.Columns) != n {
 		t.Errorf("%d columns, want %d", len(result.Columns), n)

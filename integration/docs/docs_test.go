@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/integration/programs"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const root = "../.."
@@ -45,9 +46,7 @@ func files(t *testing.T, ending string) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return out
 }
 
@@ -117,9 +116,7 @@ func TestEveryBlockHolds(t *testing.T) {
 func checkCommands(t *testing.T, bin string, b block) {
 	t.Helper()
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, line := range strings.Split(b.text, "\n") {
 		line, _, _ = strings.Cut(line, " #")
 		words := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "\\"))
@@ -159,9 +156,7 @@ func checkFindings(t *testing.T, b block) {
 	var said strings.Builder
 	for _, f := range files {
 		data, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		said.Write(data)
 	}
 	finding := regexp.MustCompile(`^(OK|WARN|FAIL|GOOD|DEGRADED)\b`)
@@ -209,9 +204,7 @@ func checkYAML(t *testing.T, bin string, b block) {
 		return
 	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(b.text), 0o600))
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "show", "--config", file).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v: %s", b, err, out)
 	}
@@ -232,9 +225,7 @@ func checkJSON(t *testing.T, bin string, b block) {
 		return
 	}
 	file := filepath.Join(t.TempDir(), "10-pods.conflist")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns"), "validate", file).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v: %s", b, err, out)
 	}
@@ -250,9 +241,7 @@ func checkCorefile(t *testing.T, bin string, b block) {
 	core, file := filepath.Join(dir, "Corefile"), filepath.Join(dir, "node.yaml")
 	conf := "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\nupstreams: {external: [192.0.2.1]}\ncorefile: " + core + "\n"
 	for path, text := range map[string]string{core: b.text, file: conf} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "check", "--config", file).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v: %s", b, err, out)

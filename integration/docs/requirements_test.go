@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/integration/cited"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A document that names a test names one that exists, by its whole name.
@@ -55,9 +56,7 @@ func TestRequirements(t *testing.T) {
 	rows := requirement.FindAllStringSubmatch(page, -1)
 	for _, r := range rows {
 		number, err := strconv.Atoi(r[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		name, verdict, text := r[1]+r[2]+r[3], r[4], r[5]
 		if follows := number == last[r[1]]+1 && r[3] == "" || number == last[r[1]] && r[3] != ""; !follows {
 			t.Errorf("row %s does not follow %s%d", name, r[1], last[r[1]])
@@ -109,9 +108,7 @@ func TestLibraries(t *testing.T) {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ImportsOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, i := range file.Imports {
 			used[strings.Trim(i.Path.Value, `"`)] = true
 		}
@@ -187,9 +184,7 @@ func TestLanes(t *testing.T) {
 // A table is stale when a commit has touched its paths since, whatever else was changed; a shallow clone does not know.
 func TestStale(t *testing.T) {
 	script, err := filepath.Abs(filepath.Join(root, ".ci/lanes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	dir, shallow := t.TempDir(), filepath.Join(t.TempDir(), "shallow")
 	run := func(name string, args ...string) string {
 		t.Helper()
@@ -205,12 +200,8 @@ func TestStale(t *testing.T) {
 	}
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	run("git", "init", "-q")
 	for i, path := range []string{"agent/a", "other/b", "agent/c"} {
@@ -235,9 +226,7 @@ func TestStale(t *testing.T) {
 		t.Helper()
 		run(script, "-ran", target)
 		text, err := os.ReadFile(filepath.Join(dir, ".ci/lanes.txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return string(text)
 	}
 	head := strings.TrimSpace(run("git", "rev-parse", "--short", "HEAD"))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const testEntry = `{"type":"neardns","redirects":[{"clusterDNS":"10.96.0.10","steering":"169.254.20.11"}]}`
@@ -95,9 +97,7 @@ func TestAppend(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := Append([]byte(tc.list), []byte(testEntry))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if d := cmp.Diff(tc.want, string(got)); d != "" {
 				t.Fatalf("Append (-want +got):\n%s", d)
 			}
@@ -124,9 +124,7 @@ func TestDrop(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := Drop([]byte(tc.list))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if d := cmp.Diff(tc.want, string(got)); d != "" {
 				t.Errorf("Drop (-want +got):\n%s", d)
 			}
@@ -153,24 +151,18 @@ func TestFromPlugin(t *testing.T) {
 }
 `
 	got, err := FromPlugin([]byte(conf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if d := cmp.Diff(want, string(got)); d != "" {
 		t.Errorf("FromPlugin (-want +got):\n%s", d)
 	}
 	for _, form := range []string{conf, strings.TrimSpace(conf), "\n\t" + conf + "\r\n", strings.ReplaceAll(conf, "\n", "\r\n"), strings.ReplaceAll(conf, "\n", "")} {
 		list, err := FromPlugin([]byte(form))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if back, made := ToPlugin(list); !made || string(back) != form {
 			t.Errorf("back from a list (%v): %q, want %q", made, back, form)
 		}
 		with, err := Append(list, []byte(`{"type":"neardns","redirects":["10.96.0.10"]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if _, made := ToPlugin(with); made {
 			t.Error("a list with two plugins was made of one")
 		}
@@ -189,9 +181,7 @@ func TestFromPlugin(t *testing.T) {
 		}
 	}
 	n, err := Read(got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if d := cmp.Diff(Network{"mynet", []string{"0.4.0"}, []string{"bridge"}}, n); d != "" {
 		t.Errorf("Read (-want +got):\n%s", d)
 	}
@@ -269,9 +259,7 @@ func TestCheckVersion(t *testing.T) {
 		`{"name":"n","cniVersion":"2.0.0","cniVersions":["1.0.0"],"plugins":[{"type":"a"}]}`: false,
 	} {
 		n, err := Read([]byte(list))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if err := n.CheckVersion(Versions()); (err == nil) != ok {
 			t.Errorf("%s: CheckVersion: %v, want ok %v", list, err, ok)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestHostRules(t *testing.T) {
@@ -16,9 +17,7 @@ func TestHostRules(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")
 	for _, want := range []HostRules{{}, {Backend: "iptables-nft", Addresses: []netip.Addr{a}}, {Backend: "nftables"}} {
 		if want.Backend != "" {
-			if err := HostRulesFile(dir).Write(want); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, HostRulesFile(dir).Write(want))
 		}
 		got, _, err := HostRulesFile(dir).Read()
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || err != nil {
@@ -28,9 +27,7 @@ func TestHostRules(t *testing.T) {
 	if h := (HostRules{Addresses: []netip.Addr{a}}); !h.Cover() || !h.Cover(a) || h.Cover(a, b) {
 		t.Errorf("%v covers the wrong addresses", h)
 	}
-	if err := os.WriteFile(HostRulesFile(dir).Path, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(HostRulesFile(dir).Path, []byte("{"), 0o644))
 	if got, _, err := HostRulesFile(dir).Read(); err == nil {
 		t.Errorf("half a file is read as %v", got)
 	}
@@ -50,9 +47,7 @@ func TestHostRulesSwitch(t *testing.T) {
 	whole := steer.Host{Redirects: []steer.Redirect{now}, FallbackOnly: []steer.Redirect{old}, Locals: []steer.Local{local},
 		Uplinks: []string{"eth0"}, InterceptNode: true, Lifetime: time.Second, Exempt: []netip.Addr{addr("10.0.0.7")}}
 	dir := t.TempDir()
-	if err := HostRulesFile(dir).Write(HostRules{Backend: "nftables", Switch: SwitchOf(whole)}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, HostRulesFile(dir).Write(HostRules{Backend: "nftables", Switch: SwitchOf(whole)}))
 	read, _, err := HostRulesFile(dir).Read()
 	if err != nil || read.Switch == nil {
 		t.Fatal(read, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -40,13 +41,9 @@ func TestMounts(t *testing.T) {
 
 func TestKubeletFiles(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "c.d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(filepath.Join(dir, "c.d"), 0o755))
 	for _, name := range []string{"c.d/20.conf", "c.d/10.conf", "c.d/README"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	drops := []string{filepath.Join(dir, "c.d/10.conf"), filepath.Join(dir, "c.d/20.conf")}
 	for kubelet, want := range map[string][]string{

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func dnsSample() *DNS {
@@ -26,13 +27,9 @@ func TestDNSIsKept(t *testing.T) {
 	want := sample("abc", "eth0")
 	want.DNS, want.KernelHits = dnsSample(), &yes
 	want.Ignored = []Ignored{{What: "annotation neardns.io/steer", Why: "maybe is neither true nor false"}}
-	if err := Write(dir, want); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Write(dir, want))
 	got, err := Read(Path(dir, "abc", "eth0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if d := cmp.Diff(want, got, cmpAddr); d != "" {
 		t.Errorf("read differs from written (-want +got):\n%s", d)
 	}
@@ -73,21 +70,15 @@ func TestUnknownFieldsAndValues(t *testing.T) {
 	} {
 		f := sample("abc", "eth0")
 		f.DNS = dnsSample()
-		if err := Write(dir, f); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Write(dir, f))
 		path := Path(dir, "abc", "eth0")
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		changed := strings.Replace(string(data), tc.old, tc.new, 1)
 		if changed == string(data) || !json.Valid([]byte(changed)) {
 			t.Fatalf("%s: the file has no %s", tc.name, tc.old)
 		}
-		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, []byte(changed), 0o600))
 		_, err = Read(path)
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %v", tc.name, err)

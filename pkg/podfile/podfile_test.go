@@ -43,9 +43,7 @@ func TestWriteReadRemove(t *testing.T) {
 		t.Errorf("file name %s", path)
 	}
 	got, err := Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if d := cmp.Diff(want, got, cmpAddr); d != "" {
 		t.Errorf("read differs from written (-want +got):\n%s", d)
 	}
@@ -72,9 +70,7 @@ func TestNamesDoNotCollide(t *testing.T) {
 		t.Fatalf("%d files, errors %v", len(files), errs)
 	}
 	got, err := Keys(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	less := cmpopts.SortSlices(func(a, b Key) bool { return fmt.Sprint(a) < fmt.Sprint(b) })
 	if d := cmp.Diff(keys, got, less); d != "" {
 		t.Error(d)
@@ -103,9 +99,7 @@ func TestReadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, Write(dir, sample("ok", "eth0")))
 	good, err := os.ReadFile(Path(dir, "ok", "eth0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, tc := range map[string]struct{ file, data, want string }{
 		"empty":         {"a-eth0.json", "", "not valid JSON"},
 		"cut off":       {"ok-eth0.json", string(good[:len(good)/2]), "not valid JSON"},
@@ -243,9 +237,7 @@ func TestSweep(t *testing.T) {
 
 func TestOpenNetNS(t *testing.T) {
 	ns, inode, err := OpenNetNS("/proc/self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ns.Close()
 	f := File{NetNS: "/proc/self/ns/net", NetNSInode: inode}
 	if ns, err = f.OpenNetNS(); err != nil {
@@ -282,9 +274,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("write what was read: %v", err)
 		}
 		again, err := Read(Path(dir, file.ContainerID, file.IfName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		file.Version = version
 		if d := cmp.Diff(file, again, cmpAddr, cmpopts.EquateEmpty()); d != "" {
 			t.Fatal(d)

@@ -121,9 +121,7 @@ func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
 			err = errors.Join(rules.Apply(host), rules.Close())
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
 	for _, d := range r.file("c1").Decisions {
 		if d.State != podfile.LeftAlone || !strings.Contains(d.Reason, pod.HostInterface+" also leads away from the node") {
@@ -206,9 +204,7 @@ func TestUntriedAtAdd(t *testing.T) {
 		return true
 	}))
 	table, err := nft.Open(pod.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer table.Close()
 	if _, err := table.Repair(steer.Pod{Redirects: []steer.Redirect{redirect6}}); err != nil {
 		t.Fatal(err)
@@ -395,9 +391,7 @@ func TestKernelRefuses(t *testing.T) {
 func wantPassed(t testing.TB, out reply, q request) {
 	t.Helper()
 	want, err := json.Marshal(q.Conf["prevResult"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if out.Stdout != string(want) {
 		t.Errorf("result (-want +got):\n%s", cmp.Diff(string(want), out.Stdout))
 	}

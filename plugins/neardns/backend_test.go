@@ -12,6 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestChooseBackend: a call uses the back end of the host's recorded rules, else the configured one, else that of the fallback check.
@@ -32,14 +33,10 @@ func TestChooseBackend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if c.stands != "" {
-				if err := nodestate.HostRulesFile(dir).Write(nodestate.HostRules{Backend: c.stands}); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, nodestate.HostRulesFile(dir).Write(nodestate.HostRules{Backend: c.stands}))
 			}
 			if c.proven != "" {
-				if err := nodestate.ProofFile(dir).Write(nodestate.Proof{Time: time.Unix(1_700_000_000, 0), Backend: c.proven}); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, nodestate.ProofFile(dir).Write(nodestate.Proof{Time: time.Unix(1_700_000_000, 0), Backend: c.proven}))
 			}
 			v := &verb{log: slog.New(slog.DiscardHandler), conf: &Conf{Backend: c.conf, StateDir: dir, PersistDir: dir}}
 			v.chooseBackend()

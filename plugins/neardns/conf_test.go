@@ -18,6 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var cmpAddr = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
@@ -31,9 +32,7 @@ func withKeys(keys string) []byte {
 
 func TestParseConfDefaults(t *testing.T) {
 	got, err := parseConf([]byte(minimal))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := &Conf{
 		Name: "pods", CNIVersion: "1.1.0", Redirects: []steer.Redirect{redirect4}, ClusterDomain: "cluster.local", Steer: "proven", Backend: "auto",
 		OnUnsupported: "allow", StateDir: "/run/neardns", PersistDir: "/var/lib/neardns", LogFile: "/run/neardns/plugin.log", LogLevel: slog.LevelInfo,
@@ -50,9 +49,7 @@ func TestParseConfEveryKey(t *testing.T) {
 		"clusterDomain":"corp.example.","localAddresses":["169.254.20.10","fd00:90de:d95::a"],"backend":"nftables","steer":"always",
 		"stateDir":"/run/x/","persistDir":"/var/y","onUnsupported":"fail","logFile":"none","logLevel":"debug",
 		"dns":{"options":["ndots:2"],"annotations":"ignore"},"resolvConf":"off","resolvConfPaths":["/x/{id}/resolv.conf"],"hostResolvConf":"/run/r"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := &Conf{
 		Name: "n", CNIVersion: "0.4.0", ClusterDomain: "corp.example", Steer: "always", Backend: "nftables", OnUnsupported: "fail", StateDir: "/run/x",
 		PersistDir: "/var/y", LogLevel: slog.LevelDebug,
@@ -160,9 +157,7 @@ func TestDNSKeysInEitherCase(t *testing.T) {
 		"the convention": `"runtimeConfig":{"dns":{"servers":["10.96.0.10"],"searches":["a.b"],"options":["ndots:5"]}}`,
 	} {
 		c, err := parseConf(withKeys(keys))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if d := cmp.Diff(want, c.DNS); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}

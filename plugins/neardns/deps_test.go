@@ -7,14 +7,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestDeps keeps the plugin small, because it runs at every pod's start, on every node.
 func TestDeps(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for prefix, why := range map[string]string{
 		"github.com/coredns/":                       "the cache is the agent's",
 		"github.com/miekg/dns":                      "the plugin asks no DNS",
@@ -42,18 +42,14 @@ func TestDeps(t *testing.T) {
 func TestBinarySize(t *testing.T) {
 	path := mustBinary(t)
 	st, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	const limit = 6 << 20
 	t.Logf("%.1f MB", float64(st.Size())/1e6)
 	if st.Size() > limit {
 		t.Errorf("%d bytes, more than %d", st.Size(), limit)
 	}
 	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer f.Close()
 	if f.Section(".interp") != nil {
 		t.Error("not static: it would need the host's libraries")

@@ -136,9 +136,7 @@ func TestAddOutOfTime(t *testing.T) {
 		return add(expired{ctx}, e, args)
 	}
 	stdout, _, err := inProcess(t, r, q, failAt("nowhere"), late)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	wantPassed(t, reply{Stdout: stdout}, q)
 	wantNoTable(t, pod.NetNS)
 	if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "out of time") {
@@ -158,9 +156,7 @@ func TestAddBehindLock(t *testing.T) {
 			}
 			return nil
 		}, add)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		wantPassed(t, reply{Stdout: stdout}, q)
 		wantNoTable(t, pod.NetNS)
 		if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "lock") {
@@ -179,9 +175,7 @@ func TestAddNeverHalf(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			q := addRequest("c1", pod, nil)
 			stdout, stderr, err := inProcess(t, r, q, failAt(point), add)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			wantPassed(t, reply{Stdout: stdout}, q)
 			wantNoTable(t, pod.NetNS)
 			if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone || !strings.Contains(d.Reason, "injected") {
@@ -245,9 +239,7 @@ func TestOutOfTime(t *testing.T) {
 	cancel()
 	q := addRequest("c1", pod, nil)
 	stdout, _, err := inProcess(t, r, q, failAt(""), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	wantPassed(t, reply{Stdout: stdout}, q)
 	wantNoTable(t, pod.NetNS)
 }

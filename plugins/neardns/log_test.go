@@ -33,9 +33,7 @@ func TestLogIsBounded(t *testing.T) {
 	wg.Wait()
 	for _, p := range []string{path, path + ".1"} {
 		data, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		// Writers that were on their way while another one rotated add one line each.
 		if len(data) > limit+8*len(line) || len(data) == 0 {
 			t.Errorf("%s has %d bytes", p, len(data))
@@ -71,9 +69,7 @@ func TestOneLinePerVerb(t *testing.T) {
 	for i, verb := range []string{"ADD", "CHECK", "DEL"} {
 		out := r.must(add.with(verb))
 		data, err := os.ReadFile(filepath.Join(r.state, nodestate.PluginLogName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 		if len(lines) != i+1 {
 			t.Fatalf("after %s: %d lines:\n%s", verb, len(lines), data)

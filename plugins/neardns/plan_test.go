@@ -14,14 +14,13 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func mustConf(t *testing.T, stdin []byte) *Conf {
 	t.Helper()
 	c, err := parseConf(stdin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return c
 }
 
@@ -55,9 +54,7 @@ func TestPrevResultPassedThroughByteForByte(t *testing.T) {
 	for name, tc := range prevResults {
 		t.Run(name, func(t *testing.T) {
 			out, got, err := passOn(mustConf(t, withKeys(`"prevResult":`+tc.json)), "eth0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if string(out) != tc.json {
 				t.Errorf("(-want +got):\n%s", cmp.Diff(tc.json, string(out)))
 			}
@@ -187,9 +184,7 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := mustConf(t, []byte(`{"cniVersion":"1.1.0","name":"n","redirects":["10.96.0.10","fd00:96::a"],`+prev+tc.keys+`}`))
 			p, err := makePlan(c, settled(c, call{ContainerID: "c", IfName: "eth0", NetNS: "/x", Inode: 1}), tc.facts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var states []string
 			for i, d := range p.File.Decisions {
 				state := string(d.State)

@@ -283,9 +283,7 @@ func TestPodDNSFaults(t *testing.T) {
 // The annotation in docs/pod-dns.md is valid.
 func TestReadmeAnnotation(t *testing.T) {
 	text, err := os.ReadFile("../../docs/pod-dns.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, block, ok := strings.Cut(string(text), "neardns.io/dns-params: |\n")
 	block, _, end := strings.Cut(block, "```")
 	if !ok || !end {

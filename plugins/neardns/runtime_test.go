@@ -170,9 +170,7 @@ func (r *cri) files() int {
 func verify(t testing.TB, ns *testutil.NetNS, want steer.Ruleset) {
 	t.Helper()
 	n, err := nft.Open(ns.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer n.Close()
 	if err := n.Verify(want); err != nil {
 		t.Errorf("rules in %s: %v\n%s", ns.Name(), err, ruleset(ns))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -61,9 +62,7 @@ func TestTakesTheRenderedEntry(t *testing.T) {
 		Redirects: []steer.Redirect{redirect4, redirect6}, ClusterDomain: "corp.example", LocalAddresses: addrs("169.254.20.10"),
 		Backend: "nftables", Steer: conflist.SteerAlways, StateDir: "/run/x", PersistDir: "/var/y",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	c := mustConf(t, entry)
 	if d := cmp.Diff([]steer.Redirect{redirect4, redirect6}, c.Redirects, cmpAddr); d != "" {
 		t.Error(d)
@@ -82,9 +81,7 @@ func FuzzValidate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "f.conflist")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, data, 0o600))
 		var out, errs bytes.Buffer
 		code := validate(path, &out, &errs)
 		if code == 0 && !strings.Contains(out.String(), "good") || code == 2 && errs.Len() == 0 || code != 0 && code != 2 {
@@ -103,9 +100,7 @@ func TestReadme(t *testing.T) {
 	var text string
 	for file, examples := range map[string]int{"README.md": 3, "../../docs/pod-dns.md": 1} {
 		page, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		blocks := strings.Split(string(page), "```json\n")[1:]
 		if len(blocks) != examples {
 			t.Errorf("%s: %d examples", file, len(blocks))

@@ -18,6 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -55,9 +56,7 @@ func load(t *testing.T, text string, w world) *Node {
 		files[path] = text
 	}
 	n, err := Load("node.yaml", world{w.env, files}.Env())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return n
 }
 
@@ -237,9 +236,7 @@ func TestDetection(t *testing.T) {
 				tc.files[path] = tc.text
 			}
 			n, err := Load(path, tc.Env())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			got := want{n.ClusterDomain, n.Redirects, n.LocalAddresses, n.Upstreams.Cluster, n.Listen.Metrics.String(), map[string]string{}}
 			for _, d := range n.Detected() {
 				got.sources[d.Field] = d.Source
@@ -370,9 +367,7 @@ func TestShow(t *testing.T) {
 				path = "/etc/node.yaml"
 			}
 			n, err := Load(path, w.Env())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			golden.Check(t, "show-"+name+".yaml", n.Show())
 			// The output of Show loads as the same configuration.
 			again := load(t, n.Show(), world{files: w.files})
@@ -421,9 +416,7 @@ func TestConflistEntry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			entry, err := load(t, head+text, world{}).ConflistEntry()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			golden.Check(t, "entry-"+name+".json", string(entry)+"\n")
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestDoctorReadsTheWatch(t *testing.T) {
@@ -20,15 +21,11 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 		t.Errorf("without a watch: %+v", w)
 	}
 	seen := nodestate.Watch{Looked: time.Unix(1, 0).UTC(), Fault: "why", Fighting: true, Repairs: 3}
-	if err := nodestate.WatchFile(l.Conf.StateDir).Write(seen); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, nodestate.WatchFile(l.Conf.StateDir).Write(seen))
 	if w := l.watch(); w == nil || !w.Looked.Equal(seen.Looked) || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
 		t.Errorf("of %+v: %+v", seen, w)
 	}
-	if err := os.WriteFile(nodestate.WatchFile(l.Conf.StateDir).Path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(nodestate.WatchFile(l.Conf.StateDir).Path, []byte("{"), 0o600))
 	if w := l.watch(); w == nil || w.Fault == "" {
 		t.Errorf("of half a file: %+v", w)
 	}
@@ -41,15 +38,11 @@ func TestDoctorReadsTheHostsRole(t *testing.T) {
 		t.Errorf("without the role: %+v", h)
 	}
 	state := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
-	if err := nodestate.HostsFile(l.Conf.StateDir).Write(state); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, nodestate.HostsFile(l.Conf.StateDir).Write(state))
 	if h := l.hosts(now); !h.Present || !h.Looked.Equal(now.Add(-time.Minute)) || h.Fault != "what" || h.Services[0].Standing != "missing" {
 		t.Errorf("of %+v: %+v", state, h)
 	}
-	if err := os.WriteFile(nodestate.HostsFile(l.Conf.StateDir).Path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(nodestate.HostsFile(l.Conf.StateDir).Path, []byte("{"), 0o600))
 	if h := l.hosts(now); !h.Present || h.Fault == "" {
 		t.Errorf("of half a file: %+v", h)
 	}
@@ -74,14 +67,10 @@ func TestDoctorReadsNetworks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			confDir, binDir := t.TempDir(), t.TempDir()
 			for file, text := range tc.files {
-				if err := os.WriteFile(filepath.Join(confDir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, os.WriteFile(filepath.Join(confDir, file), []byte(text), 0o600))
 			}
 			if tc.mode != 0 {
-				if err := os.WriteFile(filepath.Join(binDir, "neardns"), nil, tc.mode); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, os.WriteFile(filepath.Join(binDir, "neardns"), nil, tc.mode))
 			}
 			l := Inspector{CNIConf: confDir, CNIBin: binDir}
 			got := l.network(redirects)

@@ -125,9 +125,7 @@ func TestStatusNeedsRoot(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755)))
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(dir, nodestate.AgentSocketName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer l.Close()
 	testutil.Must(t, errors.Join(os.Chmod(l.Addr().String(), 0o600), syscall.Seteuid(65534)))
 	defer func() { testutil.Must(t, syscall.Seteuid(0)) }()

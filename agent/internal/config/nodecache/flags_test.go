@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var samePlain = []cmp.Option{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(Options{}, "Notes")}
@@ -106,13 +107,9 @@ func TestFlags(t *testing.T) {
 // Each flag that is registered is in the table above, or ends the program; and it is in docs/move-from-nodelocal.md's table.
 func TestEveryFlagIsTried(t *testing.T) {
 	text, err := os.ReadFile("flags_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	page, err := os.ReadFile("../../../../docs/move-from-nodelocal.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	flags(new(Options), new(rawFlags)).VisitAll(func(f *flag.Flag) {
 		if !strings.Contains(string(text), `"-`+f.Name) && !strings.Contains(string(text), " -"+f.Name+" ") {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
@@ -209,9 +206,7 @@ func TestResolve(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := Parse(strings.Fields(c.args), os.Stderr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			named, _ := netip.ParseAddr(o.Template) // stands for the template's server
 			got, err := o.Resolve(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, named)
 			if c.upstream == "" {
@@ -220,9 +215,7 @@ func TestResolve(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if got.Upstream.String() != c.upstream || !slices.Equal(got.Locals, c.want) {
 				t.Errorf("got %s and %+v, want %s and %+v", got.Upstream, got.Locals, c.upstream, c.want)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -98,9 +99,7 @@ func TestWrite(t *testing.T) {
 	b.Put("big", []byte(strings.Repeat("0123456789\n", maxFile/10)), nil)
 	b.Put("rules/nftables.txt", nil, errors.New("there is no program nft\nhere"))
 	var packed bytes.Buffer
-	if err := b.Write(&packed); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, b.Write(&packed))
 	got := unpack(t, &packed)
 	golden.Check(t, "manifest.txt", got[manifestName])
 	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], manifestName: got[manifestName]}
@@ -130,22 +129,16 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 func unpack(t *testing.T, r io.Reader) map[string]string {
 	t.Helper()
 	zipped, err := gzip.NewReader(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out := map[string]string{}
 	for packed := tar.NewReader(zipped); ; {
 		head, err := packed.Next()
 		if errors.Is(err, io.EOF) {
 			return out
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		text, err := io.ReadAll(packed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out[strings.TrimPrefix(head.Name, folder+"/")] = string(text)
 	}
 }
