@@ -69,3 +69,11 @@ func load(path string) (*report, error) {
 	}
 	return &r, nil
 }
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

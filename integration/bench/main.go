@@ -64,14 +64,6 @@ func main() {
 	exit(err)
 }
 
-func exit(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
 // needed are the programs of bin/ that are measured.
 var needed = []string{"neardns", "neardns-agent", "tools/coredns", "tools/portmap"}
 
