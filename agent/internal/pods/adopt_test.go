@@ -134,33 +134,6 @@ func (n *node) wantAdopted(ids ...string) {
 	}
 }
 
-// A pod whose annotations opt it out is adopted without being steered, and its source is exempt from interception. The file goes once
-// the netns is gone, although the plugin got no DEL; until then it stays, also without libcni's file.
-func TestAdoptOptedOut(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	root := t.TempDir()
-	pod, out, host := n.AddPod("pod"), n.AddPod("out"), *n.AddPod("host")
-	paths := []string{cache(t, root, pod, "pod", "eth0", nil), cache(t, root, out, "out", "eth0", map[string]string{overlay.AnnotationSteer: "false"})}
-	host.NetNS = n.Host
-	cache(t, root, &host, "host", "eth0", nil)
-	k := n.adopter(root)
-	k.scan(t.Context())
-	n.wantAdopted("out", "pod")
-	if d := n.states("out", "eth0")[0]; d.State != podfile.LeftAlone || d.Reason != overlay.OptedOut {
-		t.Errorf("the pod that opted out: %+v", d)
-	}
-	if got := n.OptedOut(); len(got) != 2 {
-		t.Errorf("exempt from interception: %v", got)
-	}
-	pod.Delete()
-	for _, path := range paths {
-		testutil.Must(t, os.Remove(path))
-	}
-	k.scan(t.Context())
-	n.reconcile(yes, true, map[string]int{Gone: 1, LeftAlone: 1})
-	n.wantAdopted("out")
-}
-
 // An attachment whose file the plugin's DEL removed is not adopted again.
 func TestAdoptOnce(t *testing.T) {
 	n := newNode(t, testutil.PTP)
@@ -172,23 +145,6 @@ func TestAdoptOnce(t *testing.T) {
 	testutil.Must(t, podfile.Remove(n.dir, "c1", "eth0")) // as the plugin's DEL does, first of its chain
 	k.scan(t.Context())
 	n.wantAdopted()
-}
-
-// If the cache cannot be listed, or does not exist, no pod counts as deleted.
-func TestAdoptWithoutCache(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	root := t.TempDir()
-	pod := n.AddPod("pod")
-	cache(t, root, pod, "c1", "eth0", map[string]string{})
-	k := n.adopter(root)
-	k.scan(t.Context())
-	n.wantAdopted("c1")
-	testutil.Must(t, os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")))
-	k.scan(t.Context())
-	n.wantAdopted("c1")
-	testutil.Must(t, os.WriteFile(filepath.Join(root, "results"), nil, 0o600)) // no folder
-	k.scan(t.Context())
-	n.wantAdopted("c1")
 }
 
 // Connections that a pod has when it is steered end where they began, also where its table comes back from nothing.

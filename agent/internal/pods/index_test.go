@@ -137,19 +137,3 @@ func TestIndexAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
-
-func BenchmarkFind(b *testing.B) {
-	dir := b.TempDir()
-	for i := range 110 {
-		if err := podfile.Write(dir, podfile.File{ContainerID: fmt.Sprintf("c%d", i), IfName: "eth0", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})}}); err != nil {
-			b.Fatal(err)
-		}
-	}
-	x := NewIndex(registry(dir), keepCount)
-	b.ReportAllocs()
-	for b.Loop() {
-		if x.Find(podAddr) == nil {
-			b.Fatal("not found")
-		}
-	}
-}

@@ -227,35 +227,6 @@ func verify(pod *testutil.Pod, redirects ...steer.Redirect) error {
 	return table.Verify(steer.Pod{Redirects: redirects})
 }
 
-func BenchmarkTend(b *testing.B) {
-	testutil.RequireRoot(b)
-	const pods = 50
-	dir := b.TempDir()
-	host := testutil.NewNS(b, "host")
-	p := open(dir, host.Path(), slog.New(slog.DiscardHandler))
-	for i := range pods {
-		ns := testutil.NewNS(b, "pod")
-		f := podfile.File{ContainerID: string(rune('a'+i/26)) + string(rune('a'+i%26)), IfName: "eth0", NetNS: ns.Path(), NetNSInode: ns.Inode(), Decisions: decisions(podfile.Steered, r4)}
-		testutil.Must(b, podfile.Write(dir, f))
-	}
-	if _, err := p.Reconcile(b.Context(), yes, true); err != nil {
-		b.Fatal(err)
-	}
-	for _, c := range []struct {
-		name string
-		deep bool
-	}{{"shallow", false}, {"deep", true}} {
-		b.Run(c.name, func(b *testing.B) {
-			for b.Loop() {
-				if _, err := p.Reconcile(b.Context(), yes, c.deep); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*pods), "us/pod")
-		})
-	}
-}
-
 func TestPodOf(t *testing.T) {
 	dir := t.TempDir()
 	four, six := netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")

@@ -199,16 +199,3 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkLocate(b *testing.B) {
-	l := &geo.Locator{Database: written(b, map[string][]string{"192.0.2.0/24": {"EU", "IE"}})}
-	l.Ranges.Add(netip.MustParsePrefix("10.0.0.0/8"), geo.Place{"de"})
-	for name, a := range map[string]netip.Addr{"ranges": netip.MustParseAddr("10.0.0.1"), "database": netip.MustParseAddr("192.0.2.1")} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				l.Locate(a)
-			}
-		})
-	}
-}

@@ -120,19 +120,3 @@ func FuzzOf(f *testing.F) {
 		}
 	})
 }
-
-func fifty() (candidates []loadbalance.Candidate, place []string) {
-	for i := range 50 {
-		candidates = append(candidates, loadbalance.Candidate{Geo: []string{"us", "geo-eu", "jp"}[i%3], Weight: uint32(i)})
-	}
-	return candidates, []string{"ie-ky", "ie", "geo-eu"}
-}
-
-// BenchmarkOf chooses among 50 clusters.
-func BenchmarkOf(b *testing.B) {
-	candidates, place := fifty()
-	b.ReportAllocs()
-	for draw := uint64(0); b.Loop(); draw += 1 << 40 {
-		loadbalance.Of(candidates, place, well, draw)
-	}
-}

@@ -361,17 +361,6 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-func BenchmarkEnsureUnchanged(b *testing.B) {
-	testutil.RequireRoot(b)
-	ns := testutil.NewNS(b, "host")
-	cfg := Config{Name: name, Addresses: both, NetNS: ns.FD()}
-	for b.Loop() {
-		if _, err := Ensure(cfg); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // The link is a dummy wherever the kernel can make one.
 func TestKindIsTheKernels(t *testing.T) {
 	ns, cfg := host(t)
