@@ -61,12 +61,11 @@ type Offloader struct {
 	epoch atomic.Uint64 // number of the Corefile server that answers queries; offers of other servers are ignored
 	built atomic.Uint64 // number of the Corefile server that is being built
 
-	mu      sync.Mutex // guards the fields below; if both are needed, lock the store's shard before mu
-	kernel  Kernel     // nil: kernel hits are off
-	items   map[string]*item
-	fault   error         // why no further entry is offloaded although kernel hits are on
-	offset  time.Duration // Kernel.Now minus the store's clock, at Begin or when clocksAgree last returned true
-	refused uint64        // failed calls of Kernel.Put
+	mu     sync.Mutex // guards the fields below; if both are needed, lock the store's shard before mu
+	kernel Kernel     // nil: kernel hits are off
+	items  map[string]*item
+	fault  error         // why no further entry is offloaded although kernel hits are on
+	offset time.Duration // Kernel.Now minus the store's clock, at Begin or when clocksAgree last returned true
 }
 
 // item is an offloaded entry.
@@ -178,16 +177,15 @@ func (l *Offloader) Leave() {
 
 // State is the state of an Offloader.
 type State struct {
-	Items   int    // offloaded entries
-	Refused uint64 // how often the kernel did not accept an entry
-	Fault   error  // why no further entry is offloaded although kernel hits are on
+	Items int   // offloaded entries
+	Fault error // why no further entry is offloaded although kernel hits are on
 }
 
 // State returns the current state.
 func (l *Offloader) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return State{Items: len(l.items), Refused: l.refused, Fault: l.fault}
+	return State{Items: len(l.items), Fault: l.fault}
 }
 
 // Run accepts offers, and calls Poll every pollEvery while entries are offloaded, until ctx ends.
@@ -234,7 +232,6 @@ func (l *Offloader) accept(o offer) {
 		err := l.kernel.Put(Item{Key: &k, Entry: o.entry, Rotate: o.source.Rotate, Size: o.size,
 			Expires: at + time.Duration(expires-now), Until: at + time.Duration(until-now)})
 		if err != nil {
-			l.refused++
 			return again, true // the agent continues to answer with this entry
 		}
 		l.items[name] = &item{entry: o.entry, gap: o.source.Gap, until: until}

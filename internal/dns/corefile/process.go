@@ -96,7 +96,7 @@ func dispatch(name string) caddy.SetupFunc {
 // reads files that an operator's Corefile names. It is for a command that exits soon: CoreDNS cannot stop what a plugin has started
 // during the check, for example to watch a hosts file.
 func (b *Builder) Check(cfg Config) error {
-	input, _, err := prepare(cfg)
+	input, err := prepare(cfg)
 	if err != nil {
 		return err
 	}
@@ -111,12 +111,8 @@ func (b *Builder) Check(cfg Config) error {
 	return nil
 }
 
-// prepare returns cfg's Corefile as caddy's input, and cfg with its defaults.
-func prepare(cfg Config) (caddy.CaddyfileInput, Config, error) {
+// prepare returns cfg's Corefile as caddy's input.
+func prepare(cfg Config) (caddy.CaddyfileInput, error) {
 	text, err := Render(cfg)
-	if err != nil {
-		return caddy.CaddyfileInput{}, cfg, err
-	}
-	cfg, err = cfg.Complete()
-	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}, cfg, err
+	return caddy.CaddyfileInput{Filepath: "Corefile", Contents: []byte(text), ServerTypeName: "dns"}, err
 }
