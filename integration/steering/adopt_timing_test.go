@@ -108,7 +108,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 	}
 	traffic.more(26)
 	end()
-	asked, lost, _ := traffic.end()
+	asked, lost := traffic.result()
 	var all outcome
 	waited := slack / 10 // what came before the kill and waited for the agent to get CPU time is lost with it: as long as an answer took
 	for _, got := range results {

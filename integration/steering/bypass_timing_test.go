@@ -23,37 +23,6 @@ const (
 	policyLimit = 10 * time.Second // a policy ends a pod's kernel hits (docs/kernel-hits.md)
 )
 
-// TestTimingBypassedPodsComeBack measures how soon a pod is served by the agent again after a filter of the host, or at its link, lets its
-// queries through: after cuts that its own table handles, and after cuts that the agent has found.
-//
-// State: TestEgressPolicy, TestLatePolicyAtTheLink (here). Bound: TestCutsOfRandomLength (agent/internal/pods/podstate).
-func TestTimingBypassedPodsComeBack(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables})
-	p := n.addPod(nil)
-	n.startAgent()
-	n.wantSteered(p.client(), "no cut", n.all()...)
-	for cut, drop := range map[string]func(*pod) func(){"filter of the host": n.refuse, "filter at the link": n.refuseAtLink} {
-		for _, length := range []time.Duration{5 * time.Second, 40 * time.Second} {
-			allow := drop(p)
-			for end := time.Now().Add(length); time.Now().Before(end); {
-				for _, at := range n.all() {
-					_ = p.client().fellBack(at, time.Second) // the first ones are lost
-				}
-			}
-			allow()
-			from := time.Now()
-			for _, at := range n.all() {
-				testutil.Eventually(t, func() error { return p.client().steered(at) })
-			}
-			took := time.Since(from)
-			t.Logf("%s for %s: back after %s", cut, length, took.Round(10*time.Millisecond))
-			if limit := returnLimit + slack; took > limit {
-				t.Errorf("%s for %s: back after %s, want within %s", cut, length, took, limit)
-			}
-		}
-	}
-}
-
 var (
 	randomCuts = flag.Int("steering.cuts", 10, "cuts of each pod in TestTimingRandomCuts")
 	cutsSeed   = flag.Uint64("steering.seed", 0, "seed of TestTimingRandomCuts; 0 draws one")

@@ -23,8 +23,7 @@ type traffic struct {
 	t     *testing.T
 	p     *pod
 	wait  time.Duration // for each answer
-	begun time.Time
-	stop  func() // may be called again
+	stop  func()        // may be called again
 	ended chan struct{}
 	wg    sync.WaitGroup
 	asked atomic.Int64
@@ -76,7 +75,7 @@ func (n *node) startUDP(p *pod, at netip.AddrPort, perSecond int, names ...strin
 }
 
 func (n *node) newTraffic(p *pod, wait time.Duration) *traffic {
-	f := &traffic{t: n.t, p: p, wait: wait, begun: time.Now(), ended: make(chan struct{})}
+	f := &traffic{t: n.t, p: p, wait: wait, ended: make(chan struct{})}
 	f.stop = sync.OnceFunc(func() { close(f.ended) })
 	return f
 }
@@ -143,21 +142,6 @@ func (f *traffic) allAnswered() {
 	if asked, lost := f.result(); lost > 0 || asked == 0 {
 		f.t.Errorf("%d of %d queries had no answer", lost, asked)
 	}
-}
-
-// end is result, with the longest time without any answer.
-func (f *traffic) end() (asked, lost int64, gap time.Duration) {
-	f.t.Helper()
-	asked, lost = f.result()
-	last := f.begun
-	slices.SortFunc(f.sent, func(a, b sentQuery) int { return a.done.Compare(b.done) })
-	for _, q := range f.sent {
-		if q.err == nil {
-			gap = max(gap, q.done.Sub(last))
-			last = q.done
-		}
-	}
-	return asked, lost, gap
 }
 
 func (f *traffic) dial(network string, at netip.AddrPort) (conn net.Conn, err error) {

@@ -315,11 +315,5 @@ func (c *Conn) read(deadline time.Time) (*Answer, error) {
 	return parseAnswer(raw, c.server)
 }
 
-// Local returns the connection's local address and port, which do not change while it is open.
-func (c *Conn) Local() netip.AddrPort {
-	local, _ := netip.ParseAddrPort(c.conn.LocalAddr().String())
-	return netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
-}
-
 // Close closes the connection.
 func (c *Conn) Close() { _ = c.conn.Close() }

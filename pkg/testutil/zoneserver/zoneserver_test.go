@@ -68,16 +68,6 @@ func persist(t *testing.T, s *zoneserver.Server, key zoneserver.Key, fill func(*
 	return answer
 }
 
-// update sends one message and gives the response code.
-func update(t *testing.T, s *zoneserver.Server, key zoneserver.Key, prerequisites, changes func(*dns.Msg)) int {
-	t.Helper()
-	return persist(t, s, key, both(func(m *dns.Msg) {
-		if prerequisites != nil {
-			prerequisites(m)
-		}
-	}, changes)).Rcode
-}
-
 // try sends one message whose clock is off by skew; the zero key signs none. A refusal by TSIG is an answer, not an error.
 func try(s *zoneserver.Server, key zoneserver.Key, skew time.Duration, fill func(*dns.Msg)) (*dns.Msg, error) {
 	m := new(dns.Msg).SetUpdate(s.Zone())
