@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"net"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -12,18 +14,29 @@ import (
 )
 
 // TestCacheOverReloads: over ten reloads, a block that answers as before keeps its entries, and no client gets an answer of a block's
-// old upstream. The fast path goes and comes, and both paths use the entries and are counted.
+// old upstream, on a socket and a connection that stay while another address comes and goes. The fast path goes and comes, and both paths
+// use the entries and are counted.
 func TestCacheOverReloads(t *testing.T) {
 	up, again := newForgetful(t, address("10.0.0.1"))
 	one, two := newUpstream(t, address("10.1.0.1")), newUpstream(t, address("10.1.0.2"))
 	cfg := config(t, up)
-	cfg.FastPath, cfg.LastResort = false, servers(up.addr)
+	cfg.FastPath, cfg.LastResort, cfg.Port = false, servers(up.addr), testutil.FreePort(t, "127.0.0.1", "127.0.0.2")
 	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(one.addr)}
 	s := start(t, cfg)
-	stub := "10.1.0.1"
+	stub, kept := "10.1.0.1", map[string]*mdns.Conn{}
+	for _, network := range []string{"udp", "tcp"} {
+		conn, err := net.Dial(network, addressOf(cfg))
+		testutil.Must(t, err)
+		defer conn.Close()
+		kept[network] = &mdns.Conn{Conn: conn}
+	}
 	all := func() {
 		t.Helper()
 		for _, network := range []string{"udp", "tcp"} {
+			testutil.Must(t, kept[network].WriteMsg(question("b.example.org.", mdns.TypeA)))
+			m, err := kept[network].ReadMsg()
+			testutil.Must(t, err)
+			wantA(t, m, "10.0.0.1")
 			for name, want := range map[string]string{"a.cluster.local.": "10.0.0.1", "b.example.org.": "10.0.0.1", "www.corp.example.": stub} {
 				wantA(t, ask(t, network, addressOf(cfg), question(name, mdns.TypeA)), want)
 			}
@@ -38,6 +51,7 @@ func TestCacheOverReloads(t *testing.T) {
 		stub = []string{"10.1.0.2", "10.1.0.1"}[i%2]
 		next.StubDomains = map[string][]nameserver.Address{"corp.example": servers([]string{two.addr, one.addr}[i%2])}
 		if i%3 == 0 { // a redirect comes, and goes
+			next.Addresses = append(slices.Clone(next.Addresses), netip.MustParseAddr("127.0.0.2"))
 			next.Cluster = append(slices.Clone(next.Cluster), servers("127.0.0.9:5353")...)
 			next.LastResort = append(slices.Clone(next.LastResort), servers("127.0.0.9:5353")...)
 		}

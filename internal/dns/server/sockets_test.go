@@ -11,8 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -102,62 +100,6 @@ func TestBesideWildcard(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestRestartLosesNothing reloads repeatedly while queries come in over UDP, on kept sockets, and over TCP, on kept
-// connections.
-func TestRestartLosesNothing(t *testing.T) {
-	up := newUpstream(t, address("10.0.0.1"))
-	cfg := config(t, up)
-	s := start(t, cfg)
-
-	var stop atomic.Bool
-	var asked, lost atomic.Int64
-	var wg sync.WaitGroup
-	for worker := range 8 {
-		wg.Go(func() {
-			network := []string{"udp", "udp", "udp", "tcp"}[worker%4]
-			raw, err := net.Dial(network, addressOf(cfg))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer raw.Close()
-			conn := &mdns.Conn{Conn: raw}
-			for i := 0; !stop.Load(); i++ {
-				q := question(fmt.Sprintf("n%d-%d.example.org.", worker, i%50), mdns.TypeA)
-				err := conn.WriteMsg(q)
-				var m *mdns.Msg
-				if err == nil {
-					m, err = conn.ReadMsg()
-				}
-				asked.Add(1)
-				if err != nil || m.Id != q.Id || len(m.Answer) != 1 {
-					lost.Add(1)
-					t.Logf("%s: %v %v", network, err, m)
-					return
-				}
-			}
-		})
-	}
-	for i := range 10 {
-		next := cfg
-		next.Cache.Entries = 1000 + i
-		if i%3 == 0 { // an address comes and goes next to the one in use
-			next.Addresses = append(slices.Clone(cfg.Addresses), netip.MustParseAddr("127.0.0.2"))
-		}
-		before := asked.Load()
-		if err := s.Restart(context.Background(), next); err != nil {
-			t.Errorf("restart %d: %v", i, err)
-		}
-		waitFor(t, "questions between reloads", func() bool { return asked.Load() > before+50 })
-	}
-	stop.Store(true)
-	wg.Wait()
-	if lost.Load() > 0 {
-		t.Errorf("%d of %d questions lost", lost.Load(), asked.Load())
-	}
-	t.Logf("%d questions over 10 reloads", asked.Load())
 }
 
 // TestRestartKeepsOldOnFailure gives configurations that cannot be served; each error is returned, also by Check, and the old one answers.

@@ -209,23 +209,6 @@ func TestLeaseWithoutSwitch(t *testing.T) {
 	}
 }
 
-// Withdrawing the lease of an address that the host does not have makes no lease, whether or not it fails.
-func TestLeaseOfAnAbsentAddress(t *testing.T) {
-	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "bare")
-	backend := open(t, ns)
-	must(t, backend.Apply(host()))
-	lease := openLease(t, ns)
-	if err := lease.Withdraw(redirect4.Steering, steer.UDP); err == nil {
-		t.Log("no route, and yet the rule took it")
-	} else {
-		t.Log(err) // either is right
-	}
-	if got := holding(t, backend); len(got) != 0 {
-		t.Errorf("leases %v", got)
-	}
-}
-
 // Another program's policy DROP at the hook output does not prevent renewals.
 func TestLeaseBesideForeignOutput(t *testing.T) {
 	testutil.RequireRoot(t)
