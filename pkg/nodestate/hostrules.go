@@ -32,9 +32,8 @@ type Switch struct {
 
 // SwitchOf returns the settings to store. It returns nil for rules with OwnLocals or Ceded: they also decide about queries of the
 // node's own processes and queries to other programs' sockets, so only their own agent may restore them.
-func SwitchOf(rs steer.Ruleset) *Switch {
-	h, ok := rs.(steer.Host)
-	if !ok || h.OwnLocals || len(h.Ceded) > 0 {
+func SwitchOf(h steer.Host) *Switch {
+	if h.OwnLocals || len(h.Ceded) > 0 {
 		return nil
 	}
 	return &Switch{h.Redirects, h.FallbackOnly, h.Locals, h.Uplinks, h.InterceptNode, h.Lifetime}

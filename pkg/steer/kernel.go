@@ -1,8 +1,8 @@
 package steer
 
 import (
-	"strconv"
-	"strings"
+	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,25 +21,10 @@ func Kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// OlderThanTried reports whether a kernel release is older than LeastKernel; false if it cannot be parsed.
+// OlderThanTried reports whether a kernel release, for example 6.1.0-56-amd64, is older than LeastKernel; false if it cannot be parsed.
 func OlderThanTried(release string) bool {
-	least, _ := majorMinor(LeastKernel)
-	have, ok := majorMinor(release)
-	return ok && (have[0] < least[0] || have[0] == least[0] && have[1] < least[1])
-}
-
-// majorMinor reads the first two numbers of a kernel release, for example 6 and 1 of 6.1.0-56-amd64.
-func majorMinor(release string) (out [2]int, ok bool) {
-	major, rest, found := strings.Cut(release, ".")
-	if !found {
-		return out, false
-	}
-	minor := rest
-	if end := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
-		minor = rest[:end]
-	}
-	var errs [2]error
-	out[0], errs[0] = strconv.Atoi(major)
-	out[1], errs[1] = strconv.Atoi(minor)
-	return out, errs[0] == nil && errs[1] == nil
+	var least, have [2]uint
+	_, _ = fmt.Sscanf(LeastKernel, "%d.%d", &least[0], &least[1])
+	n, _ := fmt.Sscanf(release, "%d.%d", &have[0], &have[1])
+	return n == 2 && slices.Compare(have[:], least[:]) < 0
 }

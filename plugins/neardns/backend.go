@@ -110,7 +110,7 @@ func (h recordedRules) exist() bool { return h.recorded.Backend != "" }
 
 // IsComplete reports whether there is a record of the host's rules, and whether packets of rs's IP families still reach those
 // rules.
-func (h recordedRules) IsComplete(rs steer.Ruleset) (bool, error) {
+func (h recordedRules) IsComplete(rs steer.Host) (bool, error) {
 	if !h.exist() {
 		return false, nil
 	}

@@ -74,7 +74,7 @@ func (r faultyRules) Repair(rs steer.Ruleset) ([]string, error) {
 	return r.Rules.Repair(rs)
 }
 
-func (r faultyRules) Ensure(rs steer.Ruleset) error {
+func (r faultyRules) Ensure(rs steer.Host) error {
 	if err := r.fail(r.what + " ensure"); err != nil {
 		return err
 	}

@@ -22,26 +22,18 @@ type hostRules struct {
 	written  nodestate.HostRules // last content that this agent wrote to that file; zero before the first write
 }
 
-// withSecret adds this agent's secret to a description of the rules.
-func (h *hostRules) withSecret(rs steer.Ruleset) steer.Ruleset {
-	if host, ok := rs.(steer.Host); ok {
-		host.Secret = h.secret
-		return host
-	}
-	return rs
-}
-
 // Unexempt implements node.Rules.
 func (h *hostRules) Unexempt(addrs ...netip.Addr) error { return h.Exempt(nil, addrs) }
 
 // Repair implements node.Rules. One goroutine at a time calls it: at the start the one that replaces another back end's rules
 // (replaceRules), then the node's loop.
-func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := h.Rules.Repair(h.withSecret(rs))
+func (h *hostRules) Repair(host steer.Host) ([]string, error) {
+	host.Secret = h.secret
+	drift, err := h.Rules.Repair(host)
 	if err != nil {
 		return drift, err
 	}
-	current := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
+	current := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(host), Switch: nodestate.SwitchOf(host)}
 	if reflect.DeepEqual(h.written, current) {
 		return drift, nil
 	}

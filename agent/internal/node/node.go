@@ -62,7 +62,7 @@ type Link interface {
 
 // Rules are the host's packet rules. Repair changes them to what rs describes, and returns the differences that it found.
 type Rules interface {
-	Repair(rs steer.Ruleset) (drift []string, err error)
+	Repair(rs steer.Host) (drift []string, err error)
 	// Unexempt ends the exemption of pods' addresses from interception. Repair only adds exemptions, because the plugin adds some too.
 	Unexempt(addrs ...netip.Addr) error
 	Watch(ctx context.Context) (<-chan struct{}, error)

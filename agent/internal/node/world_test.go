@@ -171,10 +171,9 @@ type worldRules struct{ *world }
 
 func (r worldRules) Unexempt(addrs ...netip.Addr) error { return r.call("unexempt %v", addrs) }
 
-func (r worldRules) Repair(rs steer.Ruleset) ([]string, error) {
+func (r worldRules) Repair(next steer.Host) ([]string, error) {
 	var drift []string
 	r.set(func() {
-		next := rs.(steer.Host)
 		if r.moves && !reflect.DeepEqual(r.host, next) {
 			r.drift = []string{"table inet neardns differs"}
 		}

@@ -21,10 +21,7 @@ import (
 //
 // If the node has no iptables, or it fails, the error names what the operator has to allow. Pods use kube-dns until then,
 // because the prober's queries pass the same filter, so no lease is granted.
-const (
-	acceptInput  = "NEARDNS-INPUT"
-	acceptOutput = "NEARDNS-OUTPUT"
-)
+func acceptChain(base string) string { return "NEARDNS-" + base }
 
 const filterTable = "filter"
 
@@ -148,13 +145,6 @@ func acceptRules(chain string, addrs []netip.Addr) [][]string {
 	return out
 }
 
-func acceptChain(chain string) string {
-	if chain == "OUTPUT" {
-		return acceptOutput
-	}
-	return acceptInput
-}
-
 // VerifyAccepts lists the DROP policies that affect these addresses: kept are those under which neardns has its ACCEPT rules,
 // lacking the others. It changes nothing.
 func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err error) {
@@ -247,7 +237,8 @@ func RemoveAccepts() error {
 func removeAccepts(is4, legacy bool) error {
 	p := filterPrograms(legacy)
 	// Look in the kernel first, without a program, so that a node without iptables is no error.
-	if found, err := chainsOf(here, p.variant, is4, filterTable, acceptInput, acceptOutput); err != nil || len(found) == 0 {
+	found, err := chainsOf(here, p.variant, is4, filterTable, acceptChain("INPUT"), acceptChain("OUTPUT"))
+	if err != nil || len(found) == 0 {
 		return err
 	}
 	ipt, err := openFilter(is4, legacy)
@@ -256,14 +247,8 @@ func removeAccepts(is4, legacy bool) error {
 	} else if err != nil {
 		return err
 	}
-	for _, chain := range []string{"INPUT", "OUTPUT"} {
-		own := acceptChain(chain)
-		if exists, err := ipt.ChainExists(filterTable, own); err != nil || !exists {
-			if err != nil {
-				return fmt.Errorf("look for chain %s: %w", own, err)
-			}
-			continue
-		}
+	for _, own := range found {
+		chain := strings.TrimPrefix(own, acceptChain(""))
 		if err := errors.Join(ipt.DeleteIfExists(filterTable, chain, "-j", own), ipt.ClearAndDeleteChain(filterTable, own)); err != nil {
 			return fmt.Errorf("remove chain %s from %s: %w", own, p.name(is4), err)
 		}

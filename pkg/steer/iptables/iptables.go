@@ -230,11 +230,7 @@ func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.last, b.good = "", fingerprint{}
-	var errs []error
-	for _, variant := range Variants() {
-		errs = append(errs, b.remove(variant))
-	}
-	return errors.Join(errs...)
+	return errors.Join(b.remove(NFT), b.remove(Legacy))
 }
 
 func (b *Iptables) remove(variant Variant) error {

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // Entered reports whether an IP family's packets pass neardns's chains: whether PREROUTING in table raw jumps to them. It reads
@@ -31,21 +32,13 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 		})
 		return in, err
 	}
-	conn, err := nftables.New(nftables.WithNetNSFd(hostnet.ToEnter(b.nsFD)))
+	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, b.nsFD)
 	if err != nil {
-		return false, fmt.Errorf("open nftables socket: %w", err)
+		return false, err
 	}
-	table := nftTable(is4, "raw")
-	rules, err := conn.GetRules(table, &nftables.Chain{Name: base, Table: table})
-	if err != nil && !isErrno(err, unix.ENOENT) {
-		return false, fmt.Errorf("list rules of %s: %w", base, err)
-	}
-	return slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
-		return slices.ContainsFunc(r.Exprs, func(e expr.Any) bool {
-			v, ok := e.(*expr.Verdict)
-			return ok && v.Kind == expr.VerdictJump && v.Chain == preroutingChain
-		})
-	}), nil
+	defer conn.Close() //nolint:errcheck // only read
+	rules, err := nfnetlink.Rules(conn, nfFamily(is4), "raw", base)
+	return slices.ContainsFunc(rules, func(m netlink.Message) bool { return bytes.Contains(m.Data, []byte(preroutingChain+"\x00")) }), err
 }
 
 // Counters returns the host's counters by the names that package steer defines.

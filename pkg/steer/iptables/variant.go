@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -109,11 +108,8 @@ func (b *Iptables) Present() (bool, error) {
 func (b *Iptables) RemoveOthers() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var errs []error
-	for _, f := range Variants() {
-		if f != b.variant {
-			errs = append(errs, b.remove(f))
-		}
+	if b.variant == NFT {
+		return b.remove(Legacy)
 	}
-	return errors.Join(errs...)
+	return b.remove(NFT)
 }

@@ -13,6 +13,12 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
+// Rules returns the messages that describe a chain's rules.
+func Rules(conn *netlink.Conn, family byte, table, chain string) ([]netlink.Message, error) {
+	return Request(conn, family, "list rules of "+chain, unix.NFT_MSG_GETRULE, netlink.Dump,
+		Named(unix.NFTA_RULE_TABLE, table), Named(unix.NFTA_RULE_CHAIN, chain))
+}
+
 // DigestRules writes the rules of some chains, as the kernel reports their expressions but without packet counts, to these chains'
 // hashes, so that equal rules give the same digest.
 func DigestRules(to map[string]io.Writer, nsFD int, family byte, table string) error {
@@ -22,9 +28,7 @@ func DigestRules(to map[string]io.Writer, nsFD int, family byte, table string) e
 	}
 	defer conn.Close() //nolint:errcheck // only read
 	for _, chain := range slices.Sorted(maps.Keys(to)) {
-		what := "list rules of " + chain
-		replies, err := Request(conn, family, what, unix.NFT_MSG_GETRULE, netlink.Dump,
-			Named(unix.NFTA_RULE_TABLE, table), Named(unix.NFTA_RULE_CHAIN, chain))
+		replies, err := Rules(conn, family, table, chain)
 		if err != nil {
 			return err
 		}
@@ -43,7 +47,7 @@ func DigestRules(to map[string]io.Writer, nsFD int, family byte, table string) e
 					return nil
 				})
 			}); err != nil {
-				return fmt.Errorf("%s: %w", what, err)
+				return fmt.Errorf("read rules of %s: %w", chain, err)
 			}
 		}
 	}

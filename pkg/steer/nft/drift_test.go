@@ -129,7 +129,7 @@ func TestWholeAndUplinks(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "whole")
 	backend := open(t, ns)
-	want := func(want bool, rs steer.Ruleset, why string) {
+	want := func(want bool, rs steer.Host, why string) {
 		t.Helper()
 		if got, err := backend.IsComplete(rs); err != nil || got != want {
 			t.Errorf("%s: whole is %v, %v", why, got, err)

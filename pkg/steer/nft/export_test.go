@@ -100,24 +100,6 @@ func (c chain) listing() string {
 	return b.String()
 }
 
-// DigestedTexts maps the digest of each rule to its text.
-func DigestedTexts(rs steer.Ruleset) (map[string]string, error) {
-	out := map[string]string{}
-	for _, c := range render(rs).chains {
-		for _, r := range c.rules {
-			sum, err := r.digest()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.text(), err)
-			}
-			if other, ok := out[sum]; ok && other != r.text() {
-				return nil, fmt.Errorf("%q and %q have one digest", r.text(), other)
-			}
-			out[sum] = r.text()
-		}
-	}
-	return out, nil
-}
-
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }
 

@@ -2,7 +2,6 @@ package nft_test
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -119,63 +118,6 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	if err := lease.Renew(redirect4.Steering, steer.UDP); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("renewal by a closed lease: %v", err)
 	}
-}
-
-// A lease expires by itself, and no later than its lifetime after the renewal.
-func TestLeaseExpires(t *testing.T) {
-	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = 400 * time.Millisecond
-	ns, backend := node(t, h)
-	lease := openLease(t, ns)
-	must(t, lease.Renew(redirect4.Steering, steer.UDP))
-	must(t, lease.Renew(redirect6.Steering, steer.TCP))
-	testutil.Eventually(t, func() error {
-		leases, err := backend.Leases()
-		must(t, err)
-		for _, l := range leases {
-			if l.Expires > h.Lifetime {
-				t.Fatalf("%v left, more than the lifetime", l.Expires)
-			}
-		}
-		if len(leases) > 0 {
-			return fmt.Errorf("still granted: %v", leases)
-		}
-		return nil
-	})
-}
-
-// A renewal restarts the lifetime.
-func TestRenewalExtendsALease(t *testing.T) {
-	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = 10 * time.Minute
-	ns, backend := node(t, h)
-	lease := openLease(t, ns)
-	left := func() time.Duration {
-		t.Helper()
-		leases, err := backend.Leases()
-		must(t, err)
-		if len(leases) != 1 {
-			t.Fatalf("leases %v, want one", leases)
-		}
-		return leases[0].Expires
-	}
-	must(t, lease.Renew(redirect4.Steering, steer.UDP))
-	before := left()
-	testutil.Eventually(t, func() error {
-		if now := left(); now >= before {
-			return fmt.Errorf("%v left, as before", now)
-		}
-		return nil
-	})
-	testutil.Eventually(t, func() error { // a read may come so late that no more than before is left
-		must(t, lease.Renew(redirect4.Steering, steer.UDP))
-		if now := left(); now < before {
-			return fmt.Errorf("%v left after a renewal, %v before", now, before)
-		}
-		return nil
-	})
 }
 
 // Without the rule that drops lease datagrams, Renew returns ErrNoSwitch.

@@ -26,12 +26,6 @@ func (n *Nftables) present() (bool, error) {
 	return len(replies) > 0, err
 }
 
-func (n *Nftables) hasRules(chain string) (bool, error) {
-	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump,
-		nfnetlink.Named(unix.NFTA_RULE_TABLE, steer.TableName), nfnetlink.Named(unix.NFTA_RULE_CHAIN, chain))
-	return len(replies) > 0, err
-}
-
 // elements returns the elements of a set or map. If there is no such set, it returns none.
 func (n *Nftables) elements(name string) ([]element, error) {
 	what := "list elements of " + name
@@ -127,44 +121,30 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// hasAddresses reports whether the chain prerouting has rules and, for a host, whether the sets have the addresses of rs (a pod
-// table has addresses only in rules). It is the quick check for callers that only add what is missing, such as ADD, which usually
-// finds the table complete.
-func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
-	ruled, err := n.hasRules("prerouting")
-	if err != nil || !ruled {
-		return false, err
-	}
-	for _, s := range addressSets(rs) {
-		if s.contents == dynamic || len(s.elements) == 0 || s.ofLinks() {
-			continue
-		}
-		have, err := n.elements(s.name)
-		if err != nil {
+// IsComplete is a quick check for callers that only add what is missing, such as ADD, which usually finds the host table complete. It
+// reports whether the chain prerouting has rules and the sets have the addresses of rs. It does not render the rules, which would be most
+// of the work.
+func (n *Nftables) IsComplete(rs steer.Host) (bool, error) {
+	return retried(n, "check rules", func() (bool, error) {
+		replies, err := nfnetlink.Rules(n.conn, inet, steer.TableName, "prerouting")
+		if err != nil || len(replies) == 0 {
 			return false, err
 		}
-		if len(missing(s.elements, have)) > 0 {
-			return false, nil
+		for _, f := range families() {
+			for _, s := range hostOf(rs, f).sets() {
+				if s.contents == dynamic || len(s.elements) == 0 {
+					continue
+				}
+				if have, err := n.elements(s.name); err != nil || len(missing(s.elements, have)) > 0 {
+					return false, err
+				}
+			}
 		}
-	}
-	return true, nil
+		return true, nil
+	})
 }
 
-// addressSets returns a description's sets; for a host, without those of links. It does not render a host's rules, which would be
-// most of the work.
-func addressSets(rs steer.Ruleset) []set {
-	h, isHost := rs.(steer.Host)
-	if !isHost {
-		return render(rs).sets
-	}
-	var out []set
-	for _, f := range families() {
-		out = append(out, hostOf(h, f).sets()...)
-	}
-	return out
-}
-
-// Missing describes what a host's rules lack and Restore would add: the table, its chain prerouting, the rules of empty chains, and
+// Missing describes what a host's rules lack and Ensure would add: the table, its chain prerouting, the rules of empty chains, and
 // addresses (not exempt ones). A rule in another form, or another chain that does not exist, does not count: another version may
 // have written the table.
 func (n *Nftables) Missing(rs steer.Host) ([]string, error) {

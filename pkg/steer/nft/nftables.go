@@ -153,35 +153,21 @@ func (n *Nftables) apply(want table) (drift []string, err error) {
 	return drift, err
 }
 
-// Ensure adds what rs has and the table lacks, unless a quick check finds the table complete (see IsComplete). It never changes
-// or removes a rule or an element.
-func (n *Nftables) Ensure(rs steer.Ruleset) error {
+// Ensure adds everything that Missing reports. It never changes or removes a rule or an element.
+func (n *Nftables) Ensure(rs steer.Host) error {
 	return n.retry("ensure rules", func() error {
-		whole, err := n.hasAddresses(rs)
-		if err != nil || whole {
+		have, err := n.load()
+		if err != nil {
 			return err
 		}
-		return n.complete(rs)
+		want, err := n.rendered(rs)
+		if err != nil {
+			return err
+		}
+		var b batch
+		b.complete(want, have)
+		return n.commit(&b)
 	})
-}
-
-// Restore is Ensure without its quick check: it adds everything that Missing reports.
-func (n *Nftables) Restore(rs steer.Host) error {
-	return n.retry("restore rules", func() error { return n.complete(rs) })
-}
-
-func (n *Nftables) complete(rs steer.Ruleset) error {
-	have, err := n.load()
-	if err != nil {
-		return err
-	}
-	want, err := n.rendered(rs)
-	if err != nil {
-		return err
-	}
-	var b batch
-	b.complete(want, have)
-	return n.commit(&b)
 }
 
 func render(rs steer.Ruleset) table {
@@ -240,12 +226,6 @@ func (n *Nftables) Remove() error {
 		b.deleteTable()
 		return n.commit(&b)
 	})
-}
-
-// IsComplete is a quick check: it reports whether the table's chain prerouting has rules and, for a host, its sets have the
-// addresses of rs. If it returns true, Ensure adds nothing.
-func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
-	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }
 
 // IsUplink reports whether the host table treats this link as leading away from the node, so that clients behind it are not

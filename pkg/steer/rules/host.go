@@ -50,15 +50,6 @@ func (k Kind) OpenHost(nsFD int) (Rules, error) {
 // byNftables implements Rules with nftables.
 type byNftables struct{ *nft.Nftables }
 
-// Ensure adds what is missing. For a host's rules it skips the quick check IsComplete, which the plugin makes before it calls
-// Ensure.
-func (n byNftables) Ensure(rs steer.Ruleset) error {
-	if host, ok := rs.(steer.Host); ok {
-		return n.Restore(host)
-	}
-	return n.Nftables.Ensure(rs)
-}
-
 func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, error) {
 	return n.Nftables.Leases()
 }
@@ -66,7 +57,7 @@ func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, er
 type byIptables struct{ *iptables.Iptables }
 
 // Ensure makes the chains equal to rs. It does not add single rules: this back end always writes a chain as a whole.
-func (b byIptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
+func (b byIptables) Ensure(rs steer.Host) error { return b.Apply(rs) }
 
 // Exempt does nothing: with iptables, the agent writes the exemptions into its rules from the pods' state files.
 func (byIptables) Exempt(_, _ []netip.Addr) error { return nil }
@@ -76,8 +67,8 @@ func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, e
 }
 
 // IsComplete reports whether packets of the IP families of a host's description still enter neardns's chains. It does not
-// compare the rules, because that would start iptables programs. For a pod's description it returns true.
-func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
+// compare the rules, because that would start iptables programs.
+func (b byIptables) IsComplete(rs steer.Host) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
 		families[a.Is4()] = true
@@ -98,12 +89,13 @@ type withHairpin struct {
 
 // Repair makes the hairpin first, because the rules use it.
 func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
-	rs, err := t.onBridges(rs)
+	host, _ := rs.(steer.Host)
+	drift, hairpinErr := t.hairpin.Ensure(fallbackAddresses(host), host.OwnLocals)
+	host, err := t.onBridges(host)
 	if err != nil {
 		return drift, errors.Join(hairpinErr, err)
 	}
-	more, err := t.Iptables.Repair(rs) // repair the rules even if the hairpin failed: only packets to kube-dns need the hairpin
+	more, err := t.Iptables.Repair(host) // repair the rules even if the hairpin failed: only packets to kube-dns need the hairpin
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
@@ -122,43 +114,34 @@ func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 }
 
 func (t withHairpin) Verify(rs steer.Ruleset) error {
-	rs, err := t.onBridges(rs)
+	host, _ := rs.(steer.Host)
+	host, err := t.onBridges(host)
 	if err != nil {
 		return err
 	}
-	return t.Iptables.Verify(rs)
+	return t.Iptables.Verify(host)
 }
 
 // onBridges adds the names of the node's bridges to a host's description, and those of its detours if the description has none
 // (nil).
-func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
-	host, ok := rs.(steer.Host)
-	if !ok {
-		return rs, nil
+func (t withHairpin) onBridges(host steer.Host) (steer.Host, error) {
+	var err error
+	if host.Bridges, err = t.hairpin.Bridges(); err == nil && host.Detours == nil {
+		host.Detours, err = t.hairpin.Detours()
 	}
-	bridges, err := t.hairpin.Bridges()
-	if err != nil {
-		return nil, err
-	}
-	host.Bridges = bridges
-	if host.Detours == nil {
-		if host.Detours, err = t.hairpin.Detours(); err != nil {
-			return nil, err
-		}
-	}
-	return host, nil
+	return host, err
 }
 
 // Missing repairs the hairpin, and does not only report what the hairpin lacks, because finding out takes the same work and only
 // neardns uses the hairpin. It does not change the chains.
 func (t withHairpin) Missing(rs steer.Host) ([]string, error) {
-	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
+	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), rs.OwnLocals)
 	gone, err := t.Iptables.Missing(rs)
 	return append(repaired, gone...), errors.Join(hairpinErr, err)
 }
 
-func (t withHairpin) Ensure(rs steer.Ruleset) error {
-	_, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
+func (t withHairpin) Ensure(rs steer.Host) error {
+	_, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), rs.OwnLocals)
 	on, err := t.onBridges(rs)
 	if err == nil {
 		err = t.byIptables.Ensure(on)
@@ -170,22 +153,12 @@ func (t withHairpin) Remove() error { return errors.Join(t.Iptables.Remove(), t.
 
 func (t withHairpin) Close() error { return errors.Join(t.Iptables.Close(), t.hairpin.Close()) }
 
-// hasOwn reports whether rs sends queries of the node's own processes to kube-dns, too (Host.OwnLocals).
-func hasOwn(rs steer.Ruleset) bool {
-	host, ok := rs.(steer.Host)
-	return ok && host.OwnLocals
-}
-
 // fallbackAddresses lists the cluster DNS addresses to which the host's rules may send packets.
-func fallbackAddresses(rs steer.Ruleset) []netip.Addr {
-	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.ClusterDNS }, func(l steer.Local) netip.Addr { return l.ClusterDNS })
+func fallbackAddresses(host steer.Host) []netip.Addr {
+	return addresses(host, func(r steer.Redirect) netip.Addr { return r.ClusterDNS }, func(l steer.Local) netip.Addr { return l.ClusterDNS })
 }
 
-func addresses(rs steer.Ruleset, redirect func(steer.Redirect) netip.Addr, local func(steer.Local) netip.Addr) []netip.Addr {
-	host, ok := rs.(steer.Host)
-	if !ok {
-		return nil
-	}
+func addresses(host steer.Host, redirect func(steer.Redirect) netip.Addr, local func(steer.Local) netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range slices.Concat(host.Redirects, host.FallbackOnly) {
 		out = append(out, redirect(r))

@@ -24,11 +24,11 @@ type Rules interface {
 	// It describes the differences that it found. If there are none, nftables rules do not change; iptables may rewrite chains
 	// (see iptables.Repair). Leases stay, and with nftables also counters and the exemptions that the plugin added.
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Ensure adds what rs has and the rules lack. With Caps.Adds, it neither changes nor removes anything that another version
+	// Ensure adds what rs has and a host's rules lack. With Caps.Adds, it neither changes nor removes anything that another version
 	// of neardns wrote; other back ends replace their chains.
-	Ensure(rs steer.Ruleset) error
+	Ensure(rs steer.Host) error
 	// IsComplete is a cheap check whether Ensure would find nothing to add. It may overlook damage that Missing finds.
-	IsComplete(rs steer.Ruleset) (bool, error)
+	IsComplete(rs steer.Host) (bool, error)
 	// Missing describes what a host's rules lack, and with iptables repairs the hairpin. A rule that another version of neardns
 	// wrote in another form does not count as missing, so that the installer's watch does not replace a newer agent's rules
 	// because of it.
@@ -94,6 +94,6 @@ func Uplinks(podSide ...string) ([]string, error) {
 }
 
 // Addresses lists, sorted, the steering and local addresses of a host's description.
-func Addresses(rs steer.Ruleset) []netip.Addr {
-	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.Steering }, func(l steer.Local) netip.Addr { return l.Address })
+func Addresses(host steer.Host) []netip.Addr {
+	return addresses(host, func(r steer.Redirect) netip.Addr { return r.Steering }, func(l steer.Local) netip.Addr { return l.Address })
 }
