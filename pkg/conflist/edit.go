@@ -75,8 +75,8 @@ func Append(list, entry []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.settled(list, flat) {
-		return list, nil
+	if at := len(d.plugins) - 1; slices.Index(d.network.Types, Type) == at && d.equals(list, at, flat) {
+		return list, nil // the only neardns entry is the last plugin, and is the wanted one
 	}
 	rest, err := d.withoutEntry(list)
 	if err != nil {
@@ -185,16 +185,6 @@ type document struct {
 	network Network
 	plugins []span
 	open    int // offset just after the '[' of "plugins"
-}
-
-// settled reports whether Append has nothing to change: the only neardns entry is the last plugin and equals flat, the wanted entry
-// as compact JSON.
-func (d document) settled(list, flat []byte) bool {
-	at := len(d.plugins) - 1
-	if slices.Index(d.network.Types, Type) != at {
-		return false
-	}
-	return d.equals(list, at, flat)
 }
 
 // equals reports whether the plugin at index at, as compact JSON, equals flat.

@@ -122,26 +122,11 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 }
 
 func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
-	if v.Kind != strict.String {
-		r.Fault(v, "%s", strict.NotOne(shown(v), known...))
-		return ""
-	}
 	s, ok := r.Text(v)
 	if ok {
 		r.OneOf(v, s, known...)
 	}
 	return s
-}
-
-// shown returns a value for a message as it is written. For a list or an object it returns only the kind.
-func shown(v strict.Value) string {
-	switch v.Kind {
-	case strict.String:
-		return strict.Quote(v.Text)
-	case strict.Boolean, strict.Null, strict.Number:
-		return strict.Clip(v.Text)
-	}
-	return string(v.Kind)
 }
 
 // IsZero reports whether the rules are the default, which changes no settings.

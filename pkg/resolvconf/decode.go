@@ -27,7 +27,7 @@ func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 		}
 		return nil, fmt.Errorf("%s: not JSON: %w", name(field), err)
 	}
-	d := decoder{}
+	d := decoder{new(strict.Reader)}
 	o := d.overlay(v)
 	for _, f := range d.Faults() {
 		f.Field = name(f.Field)
@@ -38,20 +38,9 @@ func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	return &o, nil
 }
 
-// ReadOverlay reads an overlay from members of a larger object, for example a level of the operator's rules. It adds the first
-// eight faults to r, and the number of the others.
+// ReadOverlay reads an overlay from members of a larger object, for example a level of the operator's rules, and adds its faults to r.
 func ReadOverlay(r *strict.Reader, members []strict.Member) Overlay {
-	d := decoder{}
-	d.Expand = r.Expand
-	o := d.members(members)
-	for i, f := range d.Faults() {
-		if i == mostFaults {
-			r.Add(&strict.Fault{Place: f.Place, Message: fmt.Sprintf("and %d more", len(d.Faults())-mostFaults)})
-			break
-		}
-		r.Add(f)
-	}
-	return o
+	return decoder{r}.members(members)
 }
 
 // name returns what messages call the overlay: its field, or "the overlay" if it has none.
@@ -63,9 +52,9 @@ func name(field string) string {
 }
 
 // decoder reads an overlay and collects its faults.
-type decoder struct{ strict.Reader }
+type decoder struct{ *strict.Reader }
 
-func (d *decoder) overlay(v strict.Value) Overlay {
+func (d decoder) overlay(v strict.Value) Overlay {
 	if v.Kind == strict.List {
 		// A list is the likeliest mistake in YAML. Check its items too, so that all their faults are reported at once.
 		d.Fault(v, "a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away")
@@ -79,7 +68,7 @@ func (d *decoder) overlay(v strict.Value) Overlay {
 	return d.members(d.Members(v))
 }
 
-func (d *decoder) members(members []strict.Member) Overlay {
+func (d decoder) members(members []strict.Member) Overlay {
 	var o Overlay
 	var searchKey string
 	for _, m := range members {
@@ -109,7 +98,7 @@ func (d *decoder) members(members []strict.Member) Overlay {
 	return o
 }
 
-func (d *decoder) nameservers(v strict.Value) []string {
+func (d decoder) nameservers(v strict.Value) []string {
 	if v.Kind == strict.String && v.Text == Local { // the word Local needs no list around it
 		return []string{Local}
 	}
@@ -130,7 +119,7 @@ func (d *decoder) nameservers(v strict.Value) []string {
 	})
 }
 
-func (d *decoder) searches(v strict.Value) []string {
+func (d decoder) searches(v strict.Value) []string {
 	return d.Texts(v, func(item strict.Value, text string) string {
 		if !isSearch(text) {
 			d.Fault(item, "%s is not a domain: write it like svc.cluster.local", strict.Quote(text))
@@ -143,7 +132,7 @@ func (d *decoder) searches(v strict.Value) []string {
 }
 
 // options reads a list of options, and returns them as words of a resolv.conf, for example ndots:2.
-func (d *decoder) options(v strict.Value) []string {
+func (d decoder) options(v strict.Value) []string {
 	var out []string
 	for _, item := range d.Items(v) {
 		if item.Kind == strict.String {
@@ -185,7 +174,7 @@ func (d *decoder) options(v strict.Value) []string {
 }
 
 // option reads an option that is written as in a resolv.conf. It returns nil after a fault.
-func (d *decoder) option(v strict.Value) []string {
+func (d decoder) option(v strict.Value) []string {
 	word, ok := d.Text(v)
 	name, value, _ := strings.Cut(word, ":")
 	if ok && (name == "" || !strict.IsWord(word)) {
@@ -202,7 +191,7 @@ func (d *decoder) option(v strict.Value) []string {
 }
 
 // value reads an option's value, a string or an integer. null and "" mean that the option has no value.
-func (d *decoder) value(v strict.Value) string {
+func (d decoder) value(v strict.Value) string {
 	switch v.Kind {
 	case strict.Null:
 		return ""

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Node has the settings of a node that determine its pods' DNS settings.
@@ -45,8 +43,8 @@ type Result struct {
 
 // Form computes a pod's settings. It first does what the kubelet does, from the pod's policy and dnsConfig and within the limits of
 // Kubernetes. It then merges the overlay (nil for none) into the result, like one more dnsConfig; an overlay with a policy is merged into
-// that policy's settings instead, and the result is cut to the limits again. It drops an overlay that is invalid or that would leave the
-// pod without a nameserver. Decide by the nameservers of the result whether to steer the pod.
+// that policy's settings instead, and the result is cut to the limits again. It drops an overlay that would leave the pod without a
+// nameserver. Decide by the nameservers of the result whether to steer the pod.
 func Form(node Node, pod Pod, overlay *Overlay) Result {
 	var r Result
 	r.Settings, r.Notes = form(node, pod)
@@ -66,9 +64,6 @@ func Form(node Node, pod Pod, overlay *Overlay) Result {
 // merge merges the overlay into the settings that the pod has without it, or returns the reason why it cannot. The notes are about
 // the settings before the merge.
 func merge(node Node, pod Pod, own Result, o Overlay) (Settings, []Note, error) {
-	if faults := o.check(""); len(faults) > 0 {
-		return Settings{}, nil, strict.Bounded(faults, mostFaults)
-	}
 	base, notes := own.Settings, own.Notes
 	if o.Policy != "" {
 		base, notes = form(node, Pod{Policy: o.Policy, HostNetwork: pod.HostNetwork, Namespace: pod.Namespace})

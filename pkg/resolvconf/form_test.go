@@ -164,17 +164,6 @@ func TestOverlay(t *testing.T) {
 		"the policy ClusterFirst":             {pod: Pod{Policy: Default}, overlay: Overlay{Policy: ClusterFirst}},
 		"no nameserver left":                  {overlay: Overlay{Policy: None, Settings: settings("", "x", "")}, refused: "overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"none before and none after":          {pod: Pod{Policy: None}, overlay: Overlay{Settings: settings("", "x", "ndots:1")}, want: settings("", "x", "ndots:1")},
-		"wrong": {overlay: Overlay{Policy: "none", Settings: settings("dns.example 10.0.0.1:53 fe80::1%eth0", "-a a..b", "ndots:ä :5")},
-			refused: "overlay dropped: policy: policy \"none\" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None\n" +
-				"nameservers[0]: \"dns.example\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
-				"nameservers[1]: \"10.0.0.1:53\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
-				"nameservers[2]: \"fe80::1%eth0\" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10\n" +
-				"searches[0]: \"-a\" is not a domain: write it like svc.cluster.local\n" +
-				"searches[1]: \"a..b\" is not a domain: write it like svc.cluster.local\n" +
-				"options[0]: \"ndots:ä\" is not an option: it needs a name, and neither white space nor control characters\n" +
-				"options[1]: \":5\" is not an option: it needs a name, and neither white space nor control characters"},
-		"a line smuggled in": {overlay: Overlay{Settings: Settings{Options: []string{"ndots:1\nnameserver 6.6.6.6"}}},
-			refused: "overlay dropped: options[0]: \"ndots:1\\nnameserver 6.6.6.6\" is not an option: it needs a name, and neither white space nor control characters"},
 		"a runtime's own settings come out as they are": {pod: Pod{Policy: None, Config: ptr(settings("10.96.0.10", "a b", "ndots:5"))}, overlay: Overlay{Settings: settings("", "", "ndots:1")},
 			want: settings("10.96.0.10", "a b", "ndots:1")},
 	} {
@@ -334,9 +323,6 @@ func TestOverAndSpell(t *testing.T) {
 				t.Errorf("%d over %d, spelt: %+v, want %+v", j, i, got, want)
 			}
 		}
-	}
-	if bad := (Overlay{Policy: "Nonsense"}).Spell(node, "shop"); Form(Node{}, pod(own), &bad).Refused == nil {
-		t.Error("an unknown policy is laid")
 	}
 }
 

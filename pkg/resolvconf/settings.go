@@ -95,7 +95,8 @@ func ParsePolicy(name string) (Policy, error) {
 }
 
 // Overlay is a change to a pod's settings. It is merged like a pod's dnsConfig, but after it. If the overlay has a policy, the
-// settings are those of this policy with the overlay merged into them, and the pod's own policy and dnsConfig are ignored.
+// settings are those of this policy with the overlay merged into them, and the pod's own policy and dnsConfig are ignored. Its values are
+// checked where it is read (DecodeOverlay, ReadOverlay).
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
 	Settings
@@ -128,7 +129,7 @@ func (o Overlay) Over(below Overlay) Overlay {
 
 // Spell returns an overlay that has the same effect on a pod of the namespace but does not depend on the node. If o has a policy,
 // the result has the policy None and the settings of o's policy on this node. The word Local becomes the node's local addresses in
-// Instead. An unknown policy stays, so that Form refuses the overlay.
+// Instead.
 func (o Overlay) Spell(node Node, namespace string) Overlay {
 	out := Overlay{o.Policy, o.clone(), maps.Clone(o.Instead)}
 	if o.NamesLocal() {
@@ -165,36 +166,6 @@ func (o Overlay) replace(nameservers []string) []string {
 		}
 	}
 	return firstOfEach(out)
-}
-
-// check returns an error for each value that may not be in an overlay. field is the overlay's path in its source, which the errors
-// begin with.
-func (o Overlay) check(field string) []error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if o.Policy != "" {
-		if _, err := ParsePolicy(string(o.Policy)); err != nil {
-			fault("%s: %w", strict.Join(field, "policy"), err)
-		}
-	}
-	for i, n := range o.Nameservers {
-		if a, err := netip.ParseAddr(n); err != nil || a.Zone() != "" {
-			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Join(field,
-				"nameservers"), i, strict.Quote(n))
-		}
-	}
-	for i, d := range o.Searches {
-		if !isSearch(d) {
-			fault("%s[%d]: %s is not a domain: write it like svc.cluster.local", strict.Join(field, "searches"), i, strict.Quote(d))
-		}
-	}
-	for i, option := range o.Options {
-		if name, _, _ := strings.Cut(option, ":"); name == "" || !strict.IsWord(option) {
-			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", strict.Join(field,
-				"options"), i, strict.Quote(option))
-		}
-	}
-	return faults
 }
 
 // isSearch accepts the search domains that the API server accepts in dnsConfig (recent versions also ones with a leading
