@@ -30,7 +30,7 @@ func installCommand(stdout io.Writer) *cobra.Command {
 		if err := in.validateSource(); err != nil {
 			return err
 		}
-		return coded(in.run(c.Context()))
+		return in.run(c.Context())
 	}
 	return c
 }
@@ -51,7 +51,7 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 		if w.poll < time.Second {
 			return cli.Usagef("--poll %s: at least 1s", w.poll)
 		}
-		return coded(w.run(c.Context()))
+		return w.run(c.Context())
 	}
 	return c
 }
@@ -64,7 +64,7 @@ func checkCommand(stdout io.Writer) *cobra.Command {
 		if err := in.validateSource(); err != nil {
 			return err
 		}
-		return coded(in.check(c.Context()))
+		return in.check(c.Context())
 	}
 	return c
 }
@@ -82,7 +82,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 		if err := un.validate(); err != nil {
 			return err
 		}
-		return coded(un.run(c.Context()))
+		return un.run(c.Context())
 	}
 	return c
 }
@@ -111,7 +111,7 @@ func followCommand(stdout io.Writer) *cobra.Command {
 		if f.from == "" || f.to == "" {
 			return cli.Usagef("name --from and --to")
 		}
-		return coded(f.run(c.Context()))
+		return f.run(c.Context())
 	}
 	return c
 }

@@ -22,7 +22,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	if in.entryFile != "" {
 		entry, err := os.ReadFile(in.entryFile)
 		if err != nil {
-			return nil, fmt.Errorf("%w: read entry: %w: name a file that can be read with --entry", errConfig, err)
+			return nil, cli.Usagef("read entry: %w: name a file that can be read with --entry", err)
 		}
 		if err := checkEntry(in.entryFile, entry); err != nil {
 			return nil, err
@@ -30,7 +30,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 		return entry, validate(ctx, in.plugin, in.entryFile)
 	}
 	if _, err := os.Stat(in.nodeConfig); err != nil {
-		return nil, fmt.Errorf("%w: read NodeConfig: %w: name a file that can be read with --nodeconfig", errConfig, err)
+		return nil, cli.Usagef("read NodeConfig: %w: name a file that can be read with --nodeconfig", err)
 	}
 	entry, warnings, err := in.show(ctx, "conflist-entry")
 	if err != nil {
@@ -49,7 +49,7 @@ func (in install) show(ctx context.Context, format string) (out []byte, warnings
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
-			return nil, "", fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
+			return nil, "", cli.Usage(errors.New(strings.TrimSpace(stderr.String())))
 		}
 		return nil, "", fmt.Errorf("run %s to read %s: %w%s", in.agent, in.nodeConfig, err, programOutput(&stderr))
 	}
@@ -96,13 +96,13 @@ func validate(ctx context.Context, plugin, file string) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", errConfig, strings.Join(faults, "; "))
+	return cli.Usage(errors.New(strings.Join(faults, "; ")))
 }
 
 // checkEntry returns an error if the entry cannot be appended to a valid conflist. It tries that with a minimal one.
 func checkEntry(from string, entry []byte) error {
 	if _, err := conflist.Append([]byte(`{"name":"try","plugins":[{"type":"main"}]}`), entry); err != nil {
-		return fmt.Errorf("%w: %s: %w", errConfig, from, err)
+		return cli.Usagef("%s: %w", from, err)
 	}
 	return nil
 }

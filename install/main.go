@@ -10,7 +10,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,9 +25,6 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// errConfig marks an error that goes away only if the configuration is changed. The program then exits with code 2.
-var errConfig = errors.New("bad configuration")
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
@@ -42,14 +38,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.AddCommand(installCommand(stdout), watchCommand(stdout), checkCommand(stdout), uninstallCommand(stdout), followCommand(stdout),
 		stayCommand(stdout), cli.Version(program, version.String()))
 	return cli.Run(ctx, root, args, stdout, stderr)
-}
-
-// coded gives errors that wrap errConfig the exit code 2.
-func coded(err error) error {
-	if errors.Is(err, errConfig) {
-		return cli.Usage(err)
-	}
-	return err
 }
 
 // folders has the paths and flags that install, watch, check and uninstall share.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/tick"
 )
@@ -108,7 +109,7 @@ func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	}
 	w.record(o, err, undone)
 	switch {
-	case err != nil && w.entry == nil && errors.Is(err, errConfig):
+	case w.entry == nil && errors.As(err, new(*cli.ExitError)): // a bad configuration
 		return 0, err
 	case err != nil:
 		if text := err.Error(); text != w.lastFault {

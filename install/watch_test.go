@@ -222,7 +222,7 @@ func TestWatchRefusesABadStart(t *testing.T) {
 	n.network("10-a.conflist", mainList)
 	n.write(n.args[slices.Index(n.args, "--entry")+1], "{", 0o644)
 	out, stop := n.watch()
-	eventuallySays(t, out, "bad configuration")
+	eventuallySays(t, out, "entry.json")
 	if code := stop(); code != 2 {
 		t.Errorf("exit code %d, want 2:\n%s", code, out)
 	}
