@@ -3,6 +3,7 @@ package pods
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -292,6 +293,34 @@ func TestSteeredAmidConnections(t *testing.T) {
 		}
 		pod.Run("nft", "delete", "table", "inet", "neardns")
 	}
+}
+
+// A pod that opens more connections than its table can record is steered all the same.
+func TestFullRecord(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	n.Host.Serving("svc0", r4.ClusterDNS)
+	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
+	pod := n.AddPod("pod")
+	pod.Do(func() {
+		conn, err := net.DialTimeout("tcp", at.String(), testutil.Patience())
+		testutil.Must(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+	})
+	table, err := nft.Open(pod.FD())
+	testutil.Must(t, err)
+	t.Cleanup(func() { _ = table.Close() })
+	if recording, err := table.RecordConnections(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || !recording {
+		t.Fatalf("recording: %v, %v", recording, err)
+	}
+	var full strings.Builder
+	for port := range 512 {
+		fmt.Fprintf(&full, "ipv4 . %d, ", 1+port)
+	}
+	pod.Run("nft", "add", "element", "inet", "neardns", "direct1", "{ "+full.String()+"}")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 }
 
 // A reason is logged when it appears, not in each scan, and forgotten once nothing fails for it.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -135,6 +137,10 @@ func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 		}
 	}
 	_, err := table.Repair(want)
+	if errors.Is(err, unix.ENFILE) { // the table's record is full: a pod opens more connections than it has room for
+		want.Open = nil
+		_, err = table.Repair(want)
+	}
 	return err
 }
 
