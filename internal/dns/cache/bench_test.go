@@ -40,8 +40,8 @@ func BenchmarkHandler(b *testing.B) {
 	})
 	store := answers.NewStore(0)
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, &dnsserver.Server{Addr: "dns://bench:53"})
-	for rotate, p := range map[string]process{" rotate\n": &ourProcess{store: store, metrics: newMetrics(store)}, "": stockProcess{}} {
-		c := caddy.NewTestController("dns", "cache {\n prefetch 3 1m 10%\n"+rotate+"}")
+	for rotate, p := range map[string]process{"rotate": &ourProcess{store: store, metrics: newMetrics(store)}, "": stockProcess{}} {
+		c := caddy.NewTestController("dns", "cache {\n prefetch 3 1m 10%\n"+rotate+"\n}")
 		c.ServerBlockKeys = []string{"."}
 		testutil.Must(b, p.setup()(c))
 		h := dnsserver.GetConfig(c).Plugin[0](next)

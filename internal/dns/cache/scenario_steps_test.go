@@ -24,12 +24,11 @@ func (w *words) upstream(body []statement) (*rule, *mood) {
 		r.qtype = w.qtype()
 	}
 	known := map[string]func(){"slow": of(&r.slow, w.duration), "class": of(&r.class, w.class)}
-	switch word := w.next(); {
-	case word == "answers":
+	if word := w.next(); word == "answers" {
 		r.reply = &upstreamReply{rcode: w.rcode(), ra: true}
 		maps.Copy(known, map[string]func(){"aa": to(&r.reply.aa, true), "ad": to(&r.reply.ad, true), "tc": to(&r.reply.tc, true),
 			"cookie": to(&r.reply.cookie, true), "ra-": to(&r.reply.ra, false), "instead": of(&r.instead, w.question)})
-	default:
+	} else {
 		must(word == "fails" && len(body) == 0, "write answers, or fails without records")
 	}
 	w.options(known)
