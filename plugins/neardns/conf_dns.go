@@ -41,12 +41,16 @@ func (r *confReader) podDNSKeys(c *Conf) {
 	if !ok {
 		return
 	}
-	before := len(r.Faults())
-	rules := overlay.Read(&r.Reader, v)
-	if len(r.Faults()) > before {
-		return
+	own := strict.Reader{Wrong: r.Wrong}
+	c.Rules = overlay.Read(&own, v)
+	for _, f := range own.Faults() {
+		if f.Unknown {
+			c.Unknown = append(c.Unknown, f) // such as a key of an earlier release: a list kept by hand may still have it
+			continue
+		}
+		r.Add(f)
+		c.Rules = overlay.Rules{}
 	}
-	c.Rules = rules
 	// The CNI specification defines dns in every plugin's configuration, too (types.PluginConf). If the types differ from
 	// CNI's, libcni refuses the whole conflist and calls none of its plugins.
 	if n := v.Map()["nameservers"]; n.Kind == strict.String {

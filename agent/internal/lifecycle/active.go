@@ -34,8 +34,19 @@ func (h *activeAgent) Claim() handover.Claim               { return h.agent.clai
 func (h *activeAgent) Lock() *os.File                      { return h.lock }
 func (h *activeAgent) Sockets() ([]handover.Socket, error) { return h.server.Sockets() }
 
+// saveWait is how long a handover waits for the cache's file. It is less than the 5 s that successors of earlier builds wait for the offer.
+const saveWait = 3 * time.Second
+
 func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
-	h.agent.answers.Save() // the successor's Serve loads it
+	saved := make(chan struct{})
+	go func() { // ends when the disk has answered
+		defer close(saved)
+		h.agent.answers.Save() // the successor's Serve loads it
+	}()
+	select {
+	case <-saved:
+	case <-time.After(saveWait): // the successor loads the file of the last time
+	}
 	alone, err := h.node.AcceptSuccessor(successor.Instance)
 	if err != nil {
 		return nil, err

@@ -144,8 +144,8 @@ func (b *batch) change(want table, have loaded) {
 	}
 	changed := map[string]bool{}
 	for _, c := range want.chains {
-		if len(compareChain(c, have)) == 0 {
-			continue
+		if len(compareChain(c, have)) == 0 && len(stale) == 0 {
+			continue // with a stale chain, which may be one of these under another name, rules refer to what is deleted below
 		}
 		changed[c.name] = true
 		b.flushChain(c.name)

@@ -41,6 +41,7 @@ func TestVerifyNamesDrift(t *testing.T) {
 			want: []string{"chain answers4, rule 1 is not: notrack"}},
 		{name: "chain missing", damage: "flush chain " + table + " output; delete chain " + table + " answers6",
 			want: []string{"chain answers6 is missing", "chain output lacks rule 1"}},
+		{name: "chain renamed", damage: "rename chain " + table + " dns4 elsewhere", want: []string{"chain dns4 is missing", "chain elsewhere is not one of"}},
 		{name: "base chain missing", damage: "flush chain " + table + " prerouting; delete chain " + table + " prerouting", want: []string{"chain prerouting is missing"}},
 		{name: "base chain at another priority",
 			damage: "flush chain " + table + " postrouting; delete chain " + table + " postrouting; add chain " + table + " postrouting { type filter hook postrouting priority 50; }",
