@@ -132,10 +132,11 @@ func worldAnswer(r *mdns.Msg) *mdns.Msg {
 
 // pair is one chain that gets queries in both ways: through its plugins, and by the fast path.
 type pair struct {
-	chain *corefile.Chain
-	at    netip.AddrPort
-	hits  fastpath.Handler
-	level queryinfo.Level // of the chain's last answer
+	chain   *corefile.Chain
+	at      netip.AddrPort
+	hits    fastpath.Handler
+	level   queryinfo.Level // of the chain's last answer
+	message bool            // the cache wrote the chain's last answer as a message, not as bytes
 }
 
 const pairCorefile = `cluster.local in-addr.arpa ip6.arpa {
@@ -205,15 +206,16 @@ func (p *pair) slow(m []byte, tcp bool) []byte {
 	}
 	q := &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7")}
 	p.chain.ServeDNS(p.at, w, r, q)
-	p.level = q.Level()
+	p.level, p.message = q.Level(), w.message
 	return w.got
 }
 
 // takes is a ResponseWriter that keeps the last answer in wire form.
 type takes struct {
 	mdns.ResponseWriter
-	remote net.Addr
-	got    []byte
+	remote  net.Addr
+	got     []byte
+	message bool
 }
 
 func (w *takes) LocalAddr() net.Addr  { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5353} }
@@ -223,6 +225,7 @@ func (w *takes) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 func (w *takes) WriteMsg(m *mdns.Msg) (err error) {
+	w.message = true
 	w.got, err = m.Pack()
 	return err
 }

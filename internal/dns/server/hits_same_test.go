@@ -17,6 +17,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
+	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -198,7 +199,8 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 	})
 }
 
-// TestSlowZones: a block with a plugin that must see each query has no hits on the fast path; other blocks have hits.
+// TestSlowZones: a block with a plugin that must see each query has no hits on the fast path; other blocks have hits. A plugin that changes
+// or reads answers gets the chain's hits as messages.
 func TestSlowZones(t *testing.T) {
 	for _, directive := range []string{"log", "acl {\n allow net 10.0.0.0/8\n }", "rewrite name a.b c.d", "dns64", "loadbalance", "local",
 		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
@@ -214,6 +216,11 @@ func TestSlowZones(t *testing.T) {
 			want := !slices.Contains([]string{"log", "acl", "rewrite", "dns64", "loadbalance", "local"}, name)
 			if got := hits("a.slow.example."); got != want {
 				t.Errorf("a hit: %t", got)
+			}
+			p.slow(packed(t, question("a.slow.example.", mdns.TypeA)), false)
+			want = slices.Contains([]string{"log", "rewrite", "dns64", "loadbalance"}, name)
+			if p.level != queryinfo.Hit || p.message != want {
+				t.Errorf("the chain's answer of level %d is a message: %t, want %t", p.level, p.message, want)
 			}
 			if !hits("a.fast.example.") {
 				t.Error("the neighbour has no hits")
