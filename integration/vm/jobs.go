@@ -39,7 +39,7 @@ func cells() []job {
 // kube-proxy in each of its modes; and that policies end kernel hits. Long ones are first: the last to end decides how long all take.
 func everywhere() []job {
 	return append(cells(),
-		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
+		job{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
@@ -52,7 +52,7 @@ func everywhere() []job {
 // spoil, and the topology's own. What measures time is left out, and what is the same by any kube-proxy.
 func whole() []job {
 	return append(cells(),
-		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
+		job{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^(TestLeaseCutsNoConnection|TestLocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$|" +
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
@@ -71,7 +71,7 @@ func abroad() []job {
 	return []job{
 		{Package: "integration/steering", Run: "^TestMatrix$/^dual$/^nftables$/^ptp$"},
 		{Package: "integration/steering", Run: "^TestMatrix$/^iptables-nft$/^ipv4$/^iptables$"},
-		{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)"},
+		{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)"},
 		{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		{Package: "agent/internal/node/link"},
 		{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},

@@ -85,8 +85,8 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 	})
 }
 
-// expire removes the lease elements and nothing else, as the kernel does at the end of their timeout. TestLeaseExpires waits for
-// the kernel itself.
+// expire removes the lease elements and nothing else, as the kernel does at the end of their timeout.
+// TestSwitchAfterALapse waits for the kernel itself.
 func (r *nftRig) expire() {
 	r.t.Helper()
 	for _, set := range []string{"lease_udp4", "lease_tcp4", "lease_udp6", "lease_tcp6"} {

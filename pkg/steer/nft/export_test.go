@@ -100,6 +100,20 @@ func (c chain) listing() string {
 	return b.String()
 }
 
+// Digests calls each with the digest and the text of every rule.
+func Digests(rs steer.Ruleset, each func(digest, text string)) error {
+	for _, c := range render(rs).chains {
+		for _, r := range c.rules {
+			sum, err := r.digest()
+			if err != nil {
+				return err
+			}
+			each(sum, r.text())
+		}
+	}
+	return nil
+}
+
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }
 

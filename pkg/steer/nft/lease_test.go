@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -117,6 +118,37 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	must(t, lease.Close())
 	if err := lease.Renew(redirect4.Steering, steer.UDP); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("renewal by a closed lease: %v", err)
+	}
+}
+
+// A renewal restarts the lifetime: a lease that was granted first and is renewed ends last, at most a lifetime later.
+func TestRenewalExtendsALease(t *testing.T) {
+	testutil.RequireRoot(t)
+	h := host()
+	h.Lifetime = 10 * time.Minute // longer than the wait
+	ns, backend := node(t, h)
+	lease := openLease(t, ns)
+	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+		must(t, lease.Renew(redirect4.Steering, p))
+		must(t, lease.Renew(local4.Address, p))
+		testutil.Eventually(t, func() error {
+			must(t, lease.Renew(redirect4.Steering, p))
+			leases, err := backend.Leases()
+			must(t, err)
+			left := map[netip.Addr]time.Duration{}
+			for _, l := range leases {
+				if l.Expires <= 0 || l.Expires > h.Lifetime {
+					t.Fatalf("%v left of %v", l.Expires, h.Lifetime)
+				}
+				if l.Protocol == p {
+					left[l.Address] = l.Expires
+				}
+			}
+			if left[redirect4.Steering] <= left[local4.Address] {
+				return fmt.Errorf("%s: left %v", p, left)
+			}
+			return nil
+		})
 	}
 }
 

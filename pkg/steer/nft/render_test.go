@@ -51,11 +51,19 @@ func rulesets() map[string]steer.Ruleset {
 	}
 }
 
+// Rules of different texts have different digests: Apply and Verify read nothing else of the kernel's rules.
 func TestRenderGolden(t *testing.T) {
+	texts := map[string]string{}
 	for name, rs := range rulesets() {
 		t.Run(name, func(t *testing.T) {
 			golden.Check(t, name+".nft", nft.Listing(rs))
 		})
+		testutil.Must(t, nft.Digests(rs, func(digest, text string) {
+			if other, ok := texts[digest]; ok && other != text {
+				t.Errorf("%q and %q have one digest", text, other)
+			}
+			texts[digest] = text
+		}))
 	}
 	files, _ := filepath.Glob("testdata/*.nft")
 	for _, f := range files {

@@ -28,6 +28,7 @@ func TestRemoveLeavesNoResidue(t *testing.T) {
 			}
 			must(t, backend.Remove())
 			must(t, backend.Remove())
+			must(t, backend.Supported())
 			if present, err := backend.Present(); err != nil || present {
 				t.Errorf("present after remove: %v, %v", present, err)
 			}

@@ -166,7 +166,7 @@ func (r *nftRig) keepRenewing(every time.Duration) (stop func()) {
 }
 
 // A lease ends with its lifetime, and one that is renewed in time never does.
-// State: TestLeaseExpires, TestRenewalExtendsALease (this package).
+// State: TestSwitchAfterALapse, TestRenewalExtendsALease (this package).
 func TestTimingLease(t *testing.T) {
 	testutil.RequireRoot(t)
 	const lifetime, precision = 400 * time.Millisecond, 50 * time.Millisecond // the kernel counts in jiffies
