@@ -38,7 +38,11 @@ func names() []question {
 	return append(a("kubernetes.default.svc.cluster.local.", "nothing.default.svc.cluster.local.", "www.corp.local.", "no.corp.local.", "corp.local.", "git.corp.example.",
 		"old.example.net.", "www.example.net.", "tracker.ads.example.", "db.stub.example.", "www.example.org.", "rcode-3.example.org.", "rcode-5.example.org."),
 		question{"10.0.96.10.in-addr.arpa.", dns.TypePTR}, question{"10.0.96.10.in-addr.arpa.", dns.TypePTR}, question{"corp.local.", dns.TypeSOA},
-		question{"7.113.0.203.in-addr.arpa.", dns.TypePTR}, question{"git.corp.example.", dns.TypeAAAA})
+		question{"7.113.0.203.in-addr.arpa.", dns.TypePTR}, question{"git.corp.example.", dns.TypeAAAA},
+		question{"KUBERNETES.Default.svc.cluster.LOCAL.", dns.TypeA}, question{"alias.default.svc.cluster.local.", dns.TypeA},
+		question{"outside.default.svc.cluster.local.", dns.TypeA}, question{"headless.default.svc.cluster.local.", dns.TypeA},
+		question{"_http._tcp.headless.default.svc.cluster.local.", dns.TypeSRV}, question{"headless.default.svc.cluster.local.", dns.TypeAAAA},
+		question{"cluster.local.", dns.TypeNS}, question{"www.example.org.", dns.TypeTXT}, question{"www.example.org.", dns.TypeHTTPS})
 }
 
 // TestSameAnswersAsKubeDNS holds that steered pods get what others get, with the manifests' own NodeConfig, while kube-dns's
@@ -102,7 +106,7 @@ func (n *node) awaitSaid(name string, kind uint16, want string) {
 	n.t.Helper()
 	for _, pod := range []*testutil.Pod{n.plain, n.steered} {
 		testutil.Eventually(n.t, func() error {
-			said, err := n.ask(pod, name, kind)
+			said, err := n.ask(pod, name, kind, way{"udp", 0})
 			if err != nil || !strings.Contains(said, want) {
 				return fmt.Errorf("%s: %q, %w; want %s", name, said, err, want)
 			}

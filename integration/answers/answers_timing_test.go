@@ -32,7 +32,7 @@ func losses(n *node) (stop func()) {
 			if i%2 == 1 {
 				name = fmt.Sprintf("flow%d.outside.example.", i)
 			}
-			rcode, err := n.ask(n.steered, name, dns.TypeA)
+			rcode, err := n.ask(n.steered, name, dns.TypeA, way{"udp", 0})
 			asked.Add(1)
 			if err != nil || !strings.HasPrefix(rcode, "NOERROR ") {
 				n.t.Logf("%s: %s, %v", name, rcode, err)

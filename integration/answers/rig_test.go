@@ -49,8 +49,14 @@ in-addr.arpa:53 {
 // zones are the other files of the ConfigMap.
 func zones() map[string]string {
 	const top = "@ 5 IN SOA ns admin 1 7200 1800 86400 5\n@ 5 IN NS ns\nns 5 IN A 10.9.9.1\n"
+	const names = "kubernetes.default.svc 5 IN A 10.96.0.1\nalias.default.svc 5 IN CNAME kubernetes.default.svc\n" +
+		"outside.default.svc 5 IN CNAME www.example.org.\n"
+	var headless strings.Builder // its addresses do not fit in 512 bytes, and its ports not in 1,232
+	for i := range 40 {
+		fmt.Fprintf(&headless, "headless.default.svc 5 IN A 10.244.3.%d\n_http._tcp.headless.default.svc 5 IN SRV 0 1 80 ep%[1]d.headless\n", i)
+	}
 	return map[string]string{
-		"db.cluster.local": "$ORIGIN cluster.local.\n" + top + "kubernetes.default.svc 5 IN A 10.96.0.1\n",
+		"db.cluster.local": "$ORIGIN cluster.local.\n" + top + names + headless.String(),
 		"db.in-addr.arpa":  "$ORIGIN in-addr.arpa.\n" + top + "10.0.96.10 5 IN PTR kube-dns.kube-system.svc.cluster.local.\n",
 		"db.corp.local":    "$ORIGIN corp.local.\n" + top + "www 5 IN A 10.9.9.9\n",
 	}
@@ -213,14 +219,25 @@ func (n *node) add() error {
 	})
 }
 
-// ask is what a pod gets for a name, in words that do not show from which server: the code, and the records without TTLs.
-func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) {
-	answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53), name, kind, "udp", testutil.AskOptions{})
+// way is how a query is sent.
+type way struct {
+	network string
+	edns    uint16
+}
+
+// ask is what a pod gets for a name, in words that do not show from which server: the code, and the records without TTLs. How many are left
+// in an answer that is cut is each server's own choice.
+func (n *node) ask(pod *testutil.Pod, name string, kind uint16, by way) (string, error) {
+	at, options := netip.AddrPortFrom(n.ClusterDNS()[0], 53), testutil.AskOptions{EDNS: by.edns}
+	answer, err := testutil.Ask(pod.NetNS, at, name, kind, by.network, options)
 	if err != nil {
 		return "", err
 	}
+	if answer.Msg.Truncated {
+		return answer.Rcode() + " cut", nil
+	}
 	var records []string
-	for _, rr := range answer.Msg.Answer {
+	for _, rr := range slices.Concat(answer.Msg.Answer, answer.Msg.Ns) {
 		rr.Header().Ttl = 0
 		records = append(records, strings.Join(strings.Fields(strings.ToLower(rr.String())), " "))
 	}
@@ -228,14 +245,16 @@ func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) 
 	return answer.Rcode() + " " + strings.Join(records, ", "), nil
 }
 
-// wantSame asks both pods and fails unless they get the same.
+// wantSame asks both pods in each way, and so what the cache has, too. It fails unless they get the same.
 func (n *node) wantSame(when string, questions ...question) {
 	n.t.Helper()
 	for _, q := range questions {
-		want, err := n.ask(n.plain, q.name, q.kind)
-		got, err2 := n.ask(n.steered, q.name, q.kind)
-		if err = errors.Join(err, err2); err != nil || got != want {
-			n.t.Errorf("%s: %s %s: a steered pod is told %q, one beside it %q, %v", when, q.name, dns.TypeToString[q.kind], got, want, err)
+		for _, by := range []way{{"udp", 0}, {"udp", 1232}, {"tcp", 0}} {
+			want, err := n.ask(n.plain, q.name, q.kind, by)
+			got, err2 := n.ask(n.steered, q.name, q.kind, by)
+			if err = errors.Join(err, err2); err != nil || got != want {
+				n.t.Errorf("%s: %s %s %v: a steered pod is told %q, one beside it %q, %v", when, q.name, dns.TypeToString[q.kind], by, got, want, err)
+			}
 		}
 	}
 }
