@@ -27,7 +27,15 @@ func must(t testing.TB, err error) {
 	testutil.Must(t, err)
 }
 
-// Way finds out from links, routes and neighbours whether the pod's packets enter this host.
+// openFiles is the number of this process's descriptors.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(files)
+}
+
+// Way finds out from links, routes and neighbours whether the pod's packets enter this host, and leaves no descriptor open.
 func TestWay(t *testing.T) {
 	testutil.RequireRoot(t)
 	type world struct{ host, pod, other *testutil.NetNS }
@@ -205,6 +213,11 @@ func TestWay(t *testing.T) {
 					t.Errorf("%s: enters by %q, want %q", r, entry, c.entry)
 				}
 				t.Logf("%s: %q, %v", r, entry, err)
+			}
+			before := openFiles(t)
+			_, _ = hostnet.Way(w.pod.FD(), w.host.FD(), clusterDNS4)
+			if after := openFiles(t); after > before {
+				t.Errorf("%d descriptors before, %d after", before, after)
 			}
 		})
 	}
