@@ -94,7 +94,7 @@ func TestEndAndStart(t *testing.T) {
 			f.more(50)
 			if killed {
 				n.agent.Kill()
-				f.result() // a query that the agent had is lost with it: TestTimingEndAndStart
+				f.result() // a query that the agent had is lost with it; make faults counts them
 			} else {
 				testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 			}
