@@ -301,7 +301,7 @@ fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEE
 # The servers that neardns is measured beside, dnsperf, and what draws PNG.
 PEERS := unbound:unbound dnsmasq:dnsmasq-base kresd:knot-resolver dnsdist:dnsdist pdns_recursor:pdns-recursor dnsperf:dnsperf rsvg-convert:librsvg2-bin taskset:util-linux
 BENCHRUN = bin/tools/bench $(if $(SHORT),-short) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(WITH),-with $(WITH)) $(if $(WORKLOADS),-workloads $(WORKLOADS)) $(if $(PARTS),-parts $(PARTS))
-bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist, pdns-recursor and a node without a cache: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf,growth, ROUNDS=9); bin/bench.md, .json, .svg, .png
+bench: bench-deps ## measure plugin and agent next to stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist, pdns-recursor and a node without a cache: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf,growth, ROUNDS=9); bin/bench.md, .json, .svg, .png
 	@$(BENCHRUN)
 	$(PASSED)
 
@@ -328,7 +328,7 @@ bin/tools/bench: FORCE
 
 FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON)) \
 	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(KERNEL),-kernel $(KERNEL)) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
-faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS, unbound and a node without a cache: half an hour (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=off: without hits in the kernel); bin/faults.json
+faults: deps build tools bin/tools/faults ## count what each fault costs pods, next to a stock CoreDNS, unbound and a node without a cache: half an hour (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=off: without hits in the kernel); bin/faults.json
 	@integration/tools/deps unbound:unbound
 	@bin/tools/faults $(FAULTS)
 

@@ -106,9 +106,9 @@ func (n *node) awaitSaid(name string, kind uint16, want string) {
 	n.t.Helper()
 	for _, pod := range []*testutil.Pod{n.plain, n.steered} {
 		testutil.Eventually(n.t, func() error {
-			said, err := n.ask(pod, name, kind, way{"udp", 0})
-			if err != nil || !strings.Contains(said, want) {
-				return fmt.Errorf("%s: %q, %w; want %s", name, said, err, want)
+			answer, err := n.ask(pod, name, kind, way{"udp", 0})
+			if err != nil || !strings.Contains(answer, want) {
+				return fmt.Errorf("%s: %q, %w; want %s", name, answer, err, want)
 			}
 			return nil
 		})
@@ -166,13 +166,13 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 func (n *node) wantCommand(when string, code int, args []string, want ...string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		got, said := n.command(args...)
+		got, output := n.command(args...)
 		if got != code {
-			return fmt.Errorf("%s: %v ends with %d, want %d:\n%s", when, args, got, code, said)
+			return fmt.Errorf("%s: %v ends with %d, want %d:\n%s", when, args, got, code, output)
 		}
 		for _, w := range want {
-			if !strings.Contains(said, w) {
-				return fmt.Errorf("%s: %v does not say %q:\n%s", when, args, w, said)
+			if !strings.Contains(output, w) {
+				return fmt.Errorf("%s: %v does not print %q:\n%s", when, args, w, output)
 			}
 		}
 		return nil

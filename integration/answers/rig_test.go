@@ -253,7 +253,7 @@ func (n *node) wantSame(when string, questions ...question) {
 			want, err := n.ask(n.plain, q.name, q.kind, by)
 			got, err2 := n.ask(n.steered, q.name, q.kind, by)
 			if err = errors.Join(err, err2); err != nil || got != want {
-				n.t.Errorf("%s: %s %s %v: a steered pod is told %q, one beside it %q, %v", when, q.name, dns.TypeToString[q.kind], by, got, want, err)
+				n.t.Errorf("%s: %s %s %v: a steered pod gets %q, one next to it %q, %v", when, q.name, dns.TypeToString[q.kind], by, got, want, err)
 			}
 		}
 	}

@@ -125,7 +125,7 @@ func (w *row) other(name string) string {
 	return fmt.Sprintf("%.0f / %.0f, %s", median(each(rounds, udpMissed)), median(each(rounds, tcpMissed)), more(rounds))
 }
 
-// none stands where a subject has no rounds.
+// none is the cell of a subject without rounds.
 func (w *row) none(name string) string {
 	if w.Not[name] == "" {
 		return "-"

@@ -94,7 +94,7 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 		switch m.Key {
 		case keyNamespaces:
 			if !whole {
-				r.Fault(m.Value, "stands for all pods only: take it out here")
+				r.Fault(m.Value, "is for all pods only: take it out here")
 			}
 		case keyAnnotations:
 		case "policy", "nameservers", "search", "searches", "options":

@@ -19,21 +19,21 @@ import (
 func TestChooseBackend(t *testing.T) {
 	const nft, legacy = "iptables-nft", "iptables-legacy"
 	for name, c := range map[string]struct {
-		conf, stands, proven, want string
+		conf, recorded, proven, want string
 	}{
 		"a new node":             {conf: "auto"},
-		"nftables stands":        {conf: "iptables-nft", stands: "nftables"},
-		"iptables stands":        {conf: "nftables", stands: legacy, want: legacy},
-		"as the file says":       {conf: "auto", stands: nft, proven: legacy, want: nft},
+		"nftables recorded":      {conf: "iptables-nft", recorded: "nftables"},
+		"iptables recorded":      {conf: "nftables", recorded: legacy, want: legacy},
+		"as the file says":       {conf: "auto", recorded: nft, proven: legacy, want: nft},
 		"after a reboot":         {conf: "auto", proven: legacy, want: legacy},
 		"told":                   {conf: legacy, want: legacy},
 		"told otherwise":         {conf: "nftables", proven: legacy},
-		"a name of a later time": {conf: "auto", stands: "ebpf"},
+		"a name of a later time": {conf: "auto", recorded: "ebpf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if c.stands != "" {
-				testutil.Must(t, nodestate.HostRulesFile(dir).Write(nodestate.HostRules{Backend: c.stands}))
+			if c.recorded != "" {
+				testutil.Must(t, nodestate.HostRulesFile(dir).Write(nodestate.HostRules{Backend: c.recorded}))
 			}
 			if c.proven != "" {
 				testutil.Must(t, nodestate.ProofFile(dir).Write(nodestate.Proof{Time: time.Unix(1_700_000_000, 0), Backend: c.proven}))

@@ -37,16 +37,18 @@ func (h *activeAgent) Sockets() ([]handover.Socket, error) { return h.server.Soc
 // saveWait is how long a handover waits for the cache's file. It is less than the 5 s that successors of earlier builds wait for the offer.
 const saveWait = 3 * time.Second
 
-func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
-	saved := make(chan struct{})
+// awaitSave runs save, and waits for its end for at most saveWait: a disk that hangs must not end handovers.
+func awaitSave(save func()) {
+	ctx, saved := context.WithTimeout(context.Background(), saveWait)
 	go func() { // ends when the disk has answered
-		defer close(saved)
-		h.agent.answers.Save() // the successor's Serve loads it
+		save()
+		saved()
 	}()
-	select {
-	case <-saved:
-	case <-time.After(saveWait): // the successor loads the file of the last time
-	}
+	<-ctx.Done()
+}
+
+func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
+	awaitSave(h.agent.answers.Save) // the successor's Serve loads the file, otherwise that of the last time
 	alone, err := h.node.AcceptSuccessor(successor.Instance)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -17,6 +18,24 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
+
+// A disk that hangs delays a handover, and does not end it.
+func TestHandoverOnAHungDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := make(chan struct{})
+		begun := time.Now()
+		awaitSave(func() { <-disk })
+		if took := time.Since(begun); took != saveWait {
+			t.Errorf("a save that hangs took %v", took)
+		}
+		close(disk)
+		begun = time.Now()
+		awaitSave(func() { time.Sleep(time.Second) })
+		if took := time.Since(begun); took != time.Second {
+			t.Errorf("a save of a second took %v", took)
+		}
+	})
+}
 
 func TestOneAgentAStateFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

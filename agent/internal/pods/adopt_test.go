@@ -225,12 +225,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 
 // A pod that opens connections all the time keeps each when its table is made: one that is split between two servers never ends.
 func TestSteeredAmidConnections(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	n.serve()
-	n.Host.Serving("svc0", r4.ClusterDNS)
-	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
-	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
-	pod := n.AddPod("pod")
+	n, pod, at := podBetween(t)
 	// twoQueries sends two queries over one new connection.
 	twoQueries := func() error {
 		conn, err := net.DialTimeout("tcp", at.String(), testutil.Patience())
@@ -297,12 +292,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 
 // A pod that opens more connections than its table can record is steered all the same.
 func TestFullRecord(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	n.serve()
-	n.Host.Serving("svc0", r4.ClusterDNS)
-	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
-	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
-	pod := n.AddPod("pod")
+	n, pod, at := podBetween(t)
 	pod.Do(func() {
 		conn, err := net.DialTimeout("tcp", at.String(), testutil.Patience())
 		testutil.Must(t, err)

@@ -103,12 +103,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 
 // A pod that leaves may open more connections than its table remembers: each goes one way, to kube-dns or to the agent, and is answered.
 func TestManyConnectionsOfALeavingPod(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	n.serve()
-	n.Host.Serving("svc0", r4.ClusterDNS)
-	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
-	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
-	pod := n.AddPod("pod")
+	n, pod, at := podBetween(t)
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.reconcile(yes, true, map[string]int{Steered: 1})
 	n.Excludes = func(podfile.File) string { return "steer.mode is none" }

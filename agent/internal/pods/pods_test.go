@@ -163,6 +163,16 @@ func newNode(t *testing.T, attach testutil.Attach) *node {
 	return n
 }
 
+// podBetween makes a pod on a node on which the agent and kube-dns serve. at is kube-dns's address.
+func podBetween(t *testing.T) (n *node, pod *testutil.Pod, at netip.AddrPort) {
+	t.Helper()
+	n, at = newNode(t, testutil.PTP), netip.AddrPortFrom(r4.ClusterDNS, 53)
+	n.serve()
+	n.Host.Serving("svc0", r4.ClusterDNS)
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
+	return n, n.AddPod("pod"), at
+}
+
 func fileOf(pod *testutil.Pod, id, ifName string, d []podfile.Decision) podfile.File {
 	return podfile.File{ContainerID: id, IfName: ifName, NetNS: pod.Path(), NetNSInode: pod.Inode(), PodNamespace: "default", PodName: id,
 		Addresses: pod.Addrs, HostInterface: pod.HostInterface, Decisions: d}

@@ -72,7 +72,7 @@ func judge(wire []byte, name string, kind uint16, self netip.Addr) (o Outcome, r
 
 // unsigned is why an answer is wrong that has all but the record of who answered. A server that passes on no additional records, such as
 // unbound, gives only such ones.
-const unsigned = "nobody says who answered"
+const unsigned = "the record of who answered is missing"
 
 // made is the number that a scripted server made an address of: 198.18.x.y, 2001:db8:1818::x:y. Without one it is none's.
 func made(rr dns.RR) int {

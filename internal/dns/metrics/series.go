@@ -23,9 +23,8 @@ type sample struct {
 	v6    bool
 }
 
-// series has the children of CoreDNS's metric vectors for one server address and zone. Their label view is empty: the
-// plugin view is not linked. A child is looked up when it is first
-// needed, because a series that was never counted must not be exported as zero.
+// series has the children of CoreDNS's metric vectors for one server address and zone. Their label view is empty: the plugin view is not
+// linked. A child is looked up when it is first needed, because a series that was never counted must not be exported as zero.
 type series struct {
 	server, zone string
 

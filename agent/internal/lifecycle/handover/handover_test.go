@@ -38,7 +38,7 @@ func TestHandOver(t *testing.T) {
 	if !<-r.given {
 		t.Error("Give does not know that it gave")
 	}
-	if want := []string{"beside", "sockets", "yield", "decided true", "apart"}; !slices.Equal(want, r.holder.log()) {
+	if want := []string{"accepted", "sockets", "yield", "decided true", "apart"}; !slices.Equal(want, r.holder.log()) {
 		t.Errorf("holder: %v, want %v", r.holder.log(), want)
 	}
 	if want := []string{"restore", "serve"}; !slices.Equal(want, s.log()) {
@@ -63,7 +63,7 @@ func TestEveryStepMayFail(t *testing.T) {
 		want              string // in the successor's error
 		abandons, decides bool
 	}{
-		{"ending", "beside", "", "beside fails", false, false},
+		{"ending", "accepted", "", "accepted fails", false, false},
 		{"sockets", "sockets", "", "sockets fails", false, false},
 		{"serve", "", "serve", "serve fails", true, false},
 		{"proof", "yield", "", "yield fails", true, false},
@@ -83,7 +83,7 @@ func TestEveryStepMayFail(t *testing.T) {
 			if got := slices.Contains(s.log(), "abandon"); got != tc.abandons {
 				t.Errorf("successor: %v; abandon: want %t", s.log(), tc.abandons)
 			}
-			if tc.holder != "beside" {
+			if tc.holder != "accepted" {
 				if err := <-r.holder.ended; err == nil {
 					t.Error("the holder takes it for a success")
 				}

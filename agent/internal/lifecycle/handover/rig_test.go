@@ -72,7 +72,7 @@ func (s *side) Sockets() ([]Socket, error) {
 }
 
 func (s *side) AcceptSuccessor(Claim) (func(), error) {
-	return func() { _ = s.call("apart") }, s.call("beside")
+	return func() { _ = s.call("apart") }, s.call("accepted")
 }
 
 func (s *side) Yield(_ context.Context, _ Claim, addresses []netip.Addr) (func(bool), error) {
