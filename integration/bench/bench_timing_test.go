@@ -70,9 +70,10 @@ func TestTimingShortBench(t *testing.T) {
 			t.Errorf("%s: nothing about a restart", s)
 		}
 	}
-	for _, measure := range []string{"full", "1k"} {
+	// At full speed a server has more queries than it can read, and one measurement of each may differ by a full queue.
+	for measure, more := range map[string]float64{"full": 1, "1k": 0} {
 		k := cellKey{"W8", measure, "lost"}
-		if mine, theirs := b.median(k, ours), b.median(k, stock); mine > theirs {
+		if mine, theirs := b.median(k, ours), b.median(k, stock); mine > theirs+more {
 			t.Errorf("%v: ours lost %v %%, the stock CoreDNS %v %%; the agent:\n%s", k, mine, theirs, b.outputOf(ours))
 		}
 	}

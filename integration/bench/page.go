@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -82,7 +83,8 @@ func (r *report) page() string {
 	for _, l := range r.toStock() {
 		p("| %s | %s |", l[0], l[1])
 	}
-	p("\n![neardns and other DNS caches](bench.svg)\n")
+	p("\n%s", r.sideBySide())
+	p("![neardns and other DNS caches](bench.svg)\n")
 	if text := r.kernelTable(); text != "" {
 		p("With `kernelHits` ([hits in the kernel](../kernel-hits.md)), and what it is held to:\n\n%s", text)
 	}
@@ -105,6 +107,26 @@ func (r *report) page() string {
 	return b.String()
 }
 
+// sideBySide has the figures of a new installation and of what it takes the place of, where other tables have ratios.
+func (r *report) sideBySide() string {
+	nodes := slices.DeleteFunc([]string{inKernel, bare, stock, "unbound"}, func(s string) bool { return !slices.Contains(r.servers(), s) })
+	var b strings.Builder
+	fmt.Fprintf(&b, "| | %s |\n| ---%s |\n", strings.Join(nodes, " | "), strings.Repeat(" | ---:", len(nodes)))
+	for _, row := range slices.Concat([]headline{
+		{"W1, 1,000 a second: p50", cellKey{"W1", "1k", "p50"}},
+		{"misses, full speed: whole node's CPU per answer", cellKey{workload.Miss, "full", "node"}},
+		{"CPU without queries, of one core", cellKey{idleLoad, "idle", "cpu"}},
+		{"W1, 1,000 a second: no right answer", cellKey{"W1", "1k", "lost"}},
+	}, headlines) {
+		fmt.Fprintf(&b, "| %s, %s", row.text, figureTexts[row.key.Figure].unit)
+		for _, s := range nodes {
+			fmt.Fprintf(&b, " | %s", cmp.Or(value(r.median(row.key, s), figureTexts[row.key.Figure]), "–"))
+		}
+		b.WriteString(" |\n")
+	}
+	return b.String()
+}
+
 // proposalTable has the rows of the table in NodeLocal DNSCache's enhancement proposal (KEP 1024); "" where they were not measured.
 func (r *report) proposalTable() string {
 	var b strings.Builder
@@ -115,7 +137,7 @@ func (r *report) proposalTable() string {
 		{"W11", "Single NXDomain", "Yes"}, {workload.Miss, "Multiple services", "No"},
 	} {
 		for _, s := range r.servers() {
-			if qps := r.median(cellKey{test[0], "full", "qps"}, s); !math.IsNaN(qps) {
+			if qps := r.median(cellKey{test[0], "full", "qps"}, s); s != bare && !math.IsNaN(qps) {
 				fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", test[1], s, test[2], thousands(qps))
 			}
 		}

@@ -5,9 +5,13 @@ package steering
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/integration/bench/procstat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestTimingProposalLimits: within the proposal's limits a pod that sends 1,000 queries a second for 12 s, each tenth for a name that is in
@@ -43,4 +47,35 @@ func TestTimingProposalLimits(t *testing.T) {
 		t.Errorf("lost %d of %d, %d wrong; the control lost %d of %d", got.lost(), got.sent, got.wrong, control.lost(), control.sent)
 	}
 	n.wantAlive(group)
+}
+
+// TestTimingIdle: without queries, the agent of a new installation takes at most 1.5 % of a core (D-088 has what it took).
+//
+// State: TestGrid of pkg/tick (all loops wait on one grid).
+func TestTimingIdle(t *testing.T) {
+	for _, families := range []testutil.Families{testutil.IPv4, testutil.Dual} {
+		t.Run(families.String(), func(t *testing.T) {
+			n := newNode(t, setup{families: families, proven: true, install: true})
+			p := n.addPod(nil)
+			n.startAgent()
+			n.wantServed("at rest", p)
+			<-time.After(15 * time.Second) // a new pod is tried twice a second for 10 s
+			var shares []float64
+			for range 5 {
+				before, err := procstat.CPU(n.agent.PID())
+				testutil.Must(t, err)
+				begin := time.Now()
+				<-time.After(10 * time.Second)
+				after, err := procstat.CPU(n.agent.PID())
+				testutil.Must(t, err)
+				shares = append(shares, 100*(after-before).Seconds()/time.Since(begin).Seconds())
+			}
+			slices.Sort(shares)
+			t.Logf("%.2f %% of a core [%.2f, %.2f], %d MiB resident, %d of its own", shares[2], shares[0], shares[4],
+				memory(t, n.agent.PID(), "VmRSS")>>20, memory(t, n.agent.PID(), "RssAnon")>>20)
+			if shares[2] > 1.5 {
+				t.Errorf("without queries it takes %.2f %% of a core", shares[2])
+			}
+		})
+	}
 }

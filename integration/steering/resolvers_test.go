@@ -58,7 +58,9 @@ func newStubs(t *testing.T, kernel bool) *stubs {
 		config: "cache: {negativeTTL: 60s}\n", // denials are kept however slow the machine is
 	}
 	if kernel {
-		settings.config += kernelOn(t)
+		needBPF(t)
+		settings.install = true
+		settings.config += "upstreams: {external: []}\n"
 	}
 	n, steered := corpusNode(t, settings)
 	if kernel {
