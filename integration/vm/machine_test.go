@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/integration/compat"
 )
 
 func TestSourcesList(t *testing.T) {
@@ -71,8 +73,13 @@ func TestCPUModel(t *testing.T) {
 	}
 }
 
-// Every job of every kernel names a package that has tests, and a pattern that can be read.
+// Every job of every kernel names a package that has tests, and a pattern that can be read; one of TestMatrix picks cells, and all of them
+// together each cell of the kernel in the compatibility table.
 func TestPlan(t *testing.T) {
+	table, err := compat.Load("nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
 	kinds := []options{{kernel: "6.1", arch: "arm64"}}
 	for _, kernel := range series() {
 		kinds = append(kinds, options{kernel: kernel, arch: "amd64"})
@@ -82,12 +89,28 @@ func TestPlan(t *testing.T) {
 		if err != nil || len(jobs) < 3 {
 			t.Fatalf("%+v: %v, %v", o, jobs, err)
 		}
+		cells := map[string]bool{} // whether a job picks the cell
+		for _, row := range table.Rows {
+			for _, families := range table.Columns {
+				if row[2] == o.kernel {
+					cells[strings.TrimPrefix(row[0]+"/", "nftables/")+families+"/"+row[1]] = false
+				}
+			}
+		}
 		for _, j := range jobs {
+			if selection, ok := strings.CutPrefix(j.Run, "^TestMatrix$/"); ok && !pick(selection, cells) {
+				t.Errorf("%+v: %s picks no cell", o, j.Run)
+			}
 			if files, _ := filepath.Glob(filepath.Join("../..", j.Package, "*_test.go")); len(files) == 0 {
 				t.Errorf("%s has no tests", j.Package)
 			}
 			if _, err := regexp.Compile(j.Run); err != nil {
 				t.Error(err)
+			}
+		}
+		for cell, picked := range cells {
+			if o.arch == "amd64" && !picked {
+				t.Errorf("%+v: no job picks %s", o, cell)
 			}
 		}
 	}
@@ -100,4 +123,20 @@ func TestPlan(t *testing.T) {
 	if _, err := plan(options{kernel: "6.1", arch: "amd64", only: "nothing"}); err == nil {
 		t.Error("a plan of nothing")
 	}
+}
+
+// pick marks the cells that a pattern of go test -run picks below TestMatrix, and reports whether there are any. A pattern for the last
+// element of a test's name, how pods are attached, picks none: the table does not have it.
+func pick(selection string, cells map[string]bool) (found bool) {
+	patterns := strings.Split(selection, "/")
+	for cell := range cells {
+		elements := strings.Split(cell, "/")
+		fits := len(patterns) <= len(elements)
+		for i := 0; fits && i < len(patterns); i++ {
+			fits = regexp.MustCompile(patterns[i]).MatchString(elements[i])
+		}
+		cells[cell] = cells[cell] || fits
+		found = found || fits
+	}
+	return found
 }
