@@ -81,6 +81,18 @@ func deeds() map[string]deed {
 				r.s.server.Cont()
 			},
 		},
+		"kill-new": {
+			needs: handOver,
+			act: func(r *run) {
+				r.at(0)
+				r.succeed()
+				r.overlap()
+				r.kill()
+				r.at(downTime)
+				r.s.server = r.old
+				r.succeed()
+			},
+		},
 		"oom": {
 			needs: memoryCgroup,
 			act: func(r *run) {

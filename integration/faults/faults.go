@@ -46,7 +46,10 @@ const (
 )
 
 // allFaults in the table's order.
-func allFaults() []fault {
+func allFaults() []fault { return append(serverFaults(), nodeFaults()...) }
+
+// serverFaults end or stop the process that serves.
+func serverFaults() []fault {
 	return []fault{
 		{
 			name: "sigterm-restart", title: "SIGTERM and start again", length: 4 * time.Second, short: true, ends: true,
@@ -84,11 +87,22 @@ func allFaults() []fault {
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
+			name: "kill-new", title: "kill -9 of the new one during the overlap, another one 3 s later", length: 5 * time.Second, ends: true,
+			noStock: noHandOver, limit: limit{lost: 5, tcp: 5, gap: 50 * time.Millisecond},
+			state: in("integration/steering", "TestSuccessorDies"), bound: in("agent/internal/lifecycle/handover", "TestSuccessorDies"),
+		},
+		{
 			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true,
 			state: in("integration/steering", "TestEndAndStart"), bound: in("pkg/steer/nft", "TestTrace"),
 			// A query for each millisecond that the kernel takes to end the server; another process keeps a CPU busy (docs/project/faults.md).
 			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
 		},
+	}
+}
+
+// nodeFaults are of what is around the process.
+func nodeFaults() []fault {
+	return []fault{
 		{
 			name: "link-deleted", title: "link deleted", length: 4 * time.Second, short: true, limit: limit{lost: 50, tcp: 50},
 			state: in("integration/environment", "TestLinkFaults"), bound: in("agent/internal/node", "TestRepairedRulesAreProvenAtOnce"),

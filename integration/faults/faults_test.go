@@ -94,7 +94,7 @@ func TestWithout(t *testing.T) {
 	if want := []string{"upstream-dead", "upstream-slow", "flood"}; !slices.Equal(got[bare], want) {
 		t.Errorf("a node without a cache has %q, want %q", got[bare], want)
 	}
-	if len(got[stock]) != len(allFaults())-3 || !slices.Equal(got[stock], got[unbound]) {
+	if len(got[stock]) != len(allFaults())-4 || !slices.Equal(got[stock], got[unbound]) {
 		t.Errorf("stock has %q, unbound %q", got[stock], got[unbound])
 	}
 	if roundsOf("ours") < 20 || roundsOf(stock) < 20 || roundsOf(unbound) != 3 || roundsOf(bare) != 3 {
