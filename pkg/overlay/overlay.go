@@ -115,18 +115,12 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 		own[m.Key] = m.Value
 	}
 	if a, ok := own[keyAnnotations]; ok {
-		l.Annotations = oneOf(r, a, Honour, Ignore)
+		if l.Annotations, ok = r.Text(a); ok {
+			r.OneOf(a, l.Annotations, Honour, Ignore)
+		}
 	}
 	l.Overlay = resolvconf.ReadOverlay(r, rest)
 	return own
-}
-
-func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
-	s, ok := r.Text(v)
-	if ok {
-		r.OneOf(v, s, known...)
-	}
-	return s
 }
 
 // IsZero reports whether the rules are the default, which changes no settings.

@@ -36,19 +36,22 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		out = append(out, &strict.Fault{Place: level.Place, Field: level.Field, Message: message})
 	}
 	try := func(name string, at strict.Value) {
-		_, applied, ignored := rules.For(v.Field, name, nil).Apply(node, nil, namespace, usual)
+		w := rules.For(v.Field, name, nil)
+		_, applied, ignored := w.Apply(node, nil, namespace, usual)
 		for _, i := range ignored {
 			add(at, "no pod with the kubelet's settings gets "+i.What+": "+i.Why)
+		}
+		if len(ignored) > len(w.Ignored) { // the other faults of a refused level: for a pod without nameservers, no level is refused
+			_, bare, _ := w.Apply(node, nil, namespace, resolvconf.Settings{Searches: usual.Searches, Options: usual.Options})
+			applied.Notes = append(applied.Notes, bare.Notes...)
 		}
 		for _, n := range applied.Notes {
 			add(at, n.Text)
 		}
 	}
 	try("", v)
-	if spaces, ok := v.Map()[keyNamespaces]; ok {
-		for _, m := range spaces.Sorted() {
-			try(m.Key, m.Value)
-		}
+	for _, m := range v.Map()[keyNamespaces].Sorted() {
+		try(m.Key, m.Value)
 	}
 	return out
 }

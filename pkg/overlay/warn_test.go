@@ -23,11 +23,15 @@ func TestWarnings(t *testing.T) {
 		rules string
 		want  []string // field and the beginning of the message
 	}{
-		"nothing":             {`{}`, nil},
-		"what can be laid":    {`{"nameservers": ["192.0.2.1", "192.0.2.2"], "searches": ["a.example"], "options": ["ndots:2", "edns0"]}`, nil},
-		"the local address":   {`{"nameservers": ["local"], "namespaces": {"shop": {"policy": "None", "nameservers": "local"}}}`, nil},
-		"four nameservers":    {`{"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}`, []string{`dns: 3 of 4 nameservers are within the limit; beyond it: "192.0.2.3"`}},
-		"none":                {`{"policy": "None", "options": ["ndots:1"]}`, []string{`dns: no pod with the kubelet's settings gets dns: overlay dropped: nameservers: it leaves the pod without any`}},
+		"nothing":           {`{}`, nil},
+		"what can be laid":  {`{"nameservers": ["192.0.2.1", "192.0.2.2"], "searches": ["a.example"], "options": ["ndots:2", "edns0"]}`, nil},
+		"the local address": {`{"nameservers": ["local"], "namespaces": {"shop": {"policy": "None", "nameservers": "local"}}}`, nil},
+		"four nameservers":  {`{"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}`, []string{`dns: 3 of 4 nameservers are within the limit; beyond it: "192.0.2.3"`}},
+		"none":              {`{"policy": "None", "options": ["ndots:1"]}`, []string{`dns: no pod with the kubelet's settings gets dns: overlay dropped: nameservers: it leaves the pod without any`}},
+		"none, and its options": {`{"policy": "None", "options": ["ndots:abc", "x"], "namespaces": {"shop": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}}}`, []string{
+			`dns: no pod with the kubelet's settings gets dns: overlay dropped: nameservers: it leaves the pod without any`,
+			`dns: option "ndots:abc" needs a number`, `dns: option "x" is known to no resolver and has no effect`,
+			`dns.namespaces.shop: 3 of 4 nameservers are within the limit`}},
 		"unspecified address": {`{"nameservers": ["0.0.0.0"]}`, []string{`dns: no pod with the kubelet's settings gets nameserver 0.0.0.0 of dns: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod`}},
 		"30 domains":          {`{"searches": [` + thirty + `]}`, []string{`dns: 32 of 33 search domains`}},
 		"a line for musl":     {`{"searches": ["` + strings.Join([]string{long, "b" + long, "c" + long}, `","`) + `"]}`, []string{"dns: the search line has"}},
