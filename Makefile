@@ -347,7 +347,7 @@ demo-placement: bin/neardns-controller $(PLANE) ## show on real API servers wher
 
 .PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
-shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours, alone (SHORT=1: four minutes, and durations are only printed; ONLY=chaos, SERVER=Knot)
+shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; a whole run draws fleet/docs/shared-zones-measured.md; two hours, alone (SHORT=1: four minutes, and durations are only printed; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -json bin/shared-zones$(if $(SERVER),-$(SERVER)).json $(SHARED)
 	$(PASSED)

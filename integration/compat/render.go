@@ -3,6 +3,7 @@ package compat
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
@@ -165,4 +166,17 @@ func Fill(document, name, table string) (string, error) {
 		return "", fmt.Errorf("the document has no place for table %s: put the lines %q and %q into it", name, strings.TrimSpace(begin), end)
 	}
 	return head + begin + table + end + tail, nil
+}
+
+// Draw puts a table between its marks in the document of that file.
+func Draw(file, name, table string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	filled, err := Fill(string(text), name, table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return os.WriteFile(file, []byte(filled), 0o644)
 }

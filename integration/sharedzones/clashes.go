@@ -108,7 +108,7 @@ func defaultGeos(s *stand, c *cell, sz size) {
 	}
 	took := time.Since(start)
 	if !told("ConflictingDefaultGeo") {
-		c.miss("not both say ConflictingDefaultGeo of each host: %+v, %+v", clusters[0].status.of(s.host("h0")), clusters[1].status.of(s.host("h0")))
+		c.miss("not both report ConflictingDefaultGeo of each host: %+v, %+v", clusters[0].status.of(s.host("h0")), clusters[1].status.of(s.host("h0")))
 	}
 	before := s.counted()
 	pause(10 * time.Second)
@@ -127,7 +127,7 @@ func defaultGeos(s *stand, c *cell, sz size) {
 	}
 	c.figure("seconds until told", took.Seconds())
 	c.figure("messages in ten seconds after", float64(after))
-	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters say ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
+	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters report ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
 	sz.within(c, 10*time.Second, "reported", took)
 	if after > 0 {
 		c.miss("%d messages after", after)
@@ -155,8 +155,8 @@ func clone(s *stand, c *cell, sz size) {
 	sent := second.relay.counted()
 	c.figure("seconds", took.Seconds())
 	c.figure("messages of the clone", float64(sent.Updates+sent.Heartbeats))
-	c.Said = fmt.Sprintf("the clone says %s after %s, and sent %d messages", st.Conflict, seconds(took), sent.Updates+sent.Heartbeats)
+	c.Said = fmt.Sprintf("the clone reports %s after %s, and sent %d messages", st.Conflict, seconds(took), sent.Updates+sent.Heartbeats)
 	if st.Conflict == "" || sent.Updates > 0 {
-		c.miss("the clone says %+v and sent %+v", st, sent)
+		c.miss("the clone reports %+v and sent %+v", st, sent)
 	}
 }

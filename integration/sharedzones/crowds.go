@@ -150,7 +150,7 @@ func fullSet(s *stand, c *cell, sz size) {
 	c.figure("at clusters' own names", float64(own))
 	c.figure("clusters that say RRsetFull", float64(full))
 	c.figure("messages in five seconds after", float64(loops))
-	c.Said = fmt.Sprintf("%d served, %d at clusters' own names, %d clusters say RRsetFull, %d messages in five seconds after", served, own, full, loops)
+	c.Said = fmt.Sprintf("%d served, %d at clusters' own names, %d clusters report RRsetFull, %d messages in five seconds after", served, own, full, loops)
 	if served != wantServed || own != 150 || full != wantFull || loops > 2 { // one may try whether the limit was raised
 		c.miss("want %d served, 150 at clusters' own names, %d RRsetFull, at most 2 messages after", wantServed, wantFull)
 	}

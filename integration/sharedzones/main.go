@@ -3,7 +3,8 @@
 // the zone by a transfer of its own, and counts messages on the wire. Next to it runs the seed's loop, which reads, merges, writes and
 // looks again. It is what `make shared-zones` and `make demo-zones` run.
 //
-// Everything is on loopback, in processes and folders that it removes. It needs no root.
+// Everything is on loopback, in processes and folders that it removes. It needs no root. A run of all rows on all servers, not a short one,
+// also writes its result and the table of fleet/docs/shared-zones-measured.md.
 //
 // Failure policy: a bar that is missed is named below the table, and the exit code is 1. A row that cannot be measured counts as missed.
 package main
@@ -23,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
@@ -61,10 +63,11 @@ var errMissed = errors.New("bars were missed")
 
 // row is one line of the issue's table. Its function measures on one server.
 type row struct {
-	name string
-	bar  string
-	run  func(*stand, *cell, size)
-	need func(size) (clusters int, hosts []string) // whose keys the server must know
+	name  string
+	title string
+	bar   string
+	run   func(*stand, *cell, size)
+	need  func(size) (clusters int, hosts []string) // whose keys the server must know
 }
 
 // size is how much a run does.
@@ -88,7 +91,7 @@ var (
 func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if o.list {
 		for _, r := range rows {
-			fmt.Fprintf(stdout, "%-12s %s\n", r.name, r.bar)
+			fmt.Fprintf(stdout, "%-12s %s: %s\n", r.name, r.title, r.bar)
 		}
 		return nil
 	}
@@ -112,7 +115,7 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if o.short {
 		sz = small
 	}
-	out := result{Day: time.Now().UTC().Format(time.DateOnly), Short: o.short}
+	out := result{Day: time.Now().UTC().Format(time.DateOnly), Commit: os.Getenv(compat.EnvCommit), Short: o.short}
 	for _, r := range rows {
 		if !only.MatchString(r.name) {
 			continue
@@ -131,14 +134,13 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	out.table(stdout)
 	if o.json != "" {
-		f, err := os.Create(o.json)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := out.write(f); err != nil {
-			return err
-		}
+		err = out.save(o.json)
+	}
+	if !o.short && o.only == "" && o.server == "" {
+		err = errors.Join(err, out.keep())
+	}
+	if err != nil {
+		return err
 	}
 	if !out.good() {
 		return errMissed
@@ -169,7 +171,7 @@ func (o options) row(ctx context.Context, r row, sz size, stderr io.Writer) []ce
 }
 
 func (o options) cell(ctx context.Context, r row, kind zoneserver.Kind, sz size, stderr io.Writer) cell {
-	c := cell{Row: r.name, Server: string(kind), Bar: r.bar}
+	c := cell{Row: r.name, Title: r.title, Server: string(kind), Bar: r.bar}
 	start := time.Now()
 	err := testutil.Program(ctx, stderr, func(t testutil.TB) {
 		n, hosts := r.need(sz)

@@ -2,16 +2,22 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // cell is what one row showed on one server.
 type cell struct {
 	Row     string             `json:"row"`
+	Title   string             `json:"title"`
 	Server  string             `json:"server"`
 	Bar     string             `json:"bar"`
 	Figures map[string]float64 `json:"figures"`
@@ -53,9 +59,10 @@ func few(items []string) string { return fmt.Sprint(items[:min(3, len(items))]) 
 
 // result is the whole run.
 type result struct {
-	Day   string `json:"day"`
-	Short bool   `json:"short"`
-	Cells []cell `json:"cells"`
+	Day    string `json:"day"`
+	Commit string `json:"commit"`
+	Short  bool   `json:"short"`
+	Cells  []cell `json:"cells"` // row by row
 }
 
 // good reports whether every bar was met.
@@ -63,27 +70,58 @@ func (r result) good() bool {
 	return !slices.ContainsFunc(r.Cells, func(c cell) bool { return len(c.Missed) > 0 })
 }
 
-// table prints the run as one table in Markdown, and below it what missed its bar.
+// table prints the run as one table in Markdown, with a column for each server, and below it what missed its bar.
 func (r result) table(w io.Writer) {
-	fmt.Fprintln(w, "| shown on | bar | server | figures | met | s |\n| --- | --- | --- | --- | --- | --- |")
+	var servers []string
 	for _, c := range r.Cells {
-		met := "yes"
-		if len(c.Missed) > 0 {
-			met = "NO"
+		if !slices.Contains(servers, c.Server) {
+			servers = append(servers, c.Server)
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %.0f |\n", c.Row, c.Bar, c.Server, c.Said, met, c.Seconds)
 	}
+	fmt.Fprintf(w, "| what happens (`ONLY=`) | bar | %s |\n", strings.Join(servers, " | "))
+	fmt.Fprint(w, strings.Repeat("| --- ", 2+len(servers))+"|")
+	for i, c := range r.Cells {
+		if i == 0 || r.Cells[i-1].Row != c.Row {
+			fmt.Fprintf(w, "\n| %s (%s) | %s |", c.Title, c.Row, c.Bar)
+		}
+		if len(c.Missed) > 0 {
+			fmt.Fprint(w, " **MISSED**:")
+		}
+		fmt.Fprintf(w, " %s |", c.Said)
+	}
+	fmt.Fprintln(w)
 	for _, c := range r.Cells {
 		for _, m := range c.Missed {
-			fmt.Fprintf(w, "\n%s, %s: %s\n", c.Row, c.Server, strings.TrimSpace(m))
+			fmt.Fprintf(w, "\n%s, %s: %s\n", c.Row, c.Server, strict.ClipTo(strings.Join(strings.Fields(m), " "), 300))
 		}
 	}
 }
 
-func (r result) write(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+// A whole run writes its result, and the page with its table; both from the repository's folder.
+const (
+	resultFile = "integration/sharedzones/result.json"
+	resultPage = "fleet/docs/shared-zones-measured.md"
+)
+
+// drawn is the text of the page that a run draws.
+func (r result) drawn() string {
+	var b strings.Builder
+	r.table(&b)
+	fmt.Fprintf(&b, "\nRun %s at commit %s.\n", r.Day, r.Commit)
+	return b.String()
+}
+
+// keep writes the result, and draws its page.
+func (r result) keep() error {
+	return errors.Join(r.save(resultFile), compat.Draw(resultPage, "zones", r.drawn()))
+}
+
+func (r result) save(name string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o644)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -3,13 +3,20 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 func TestReport(t *testing.T) {
-	good := cell{Row: "at-once", Server: "BIND", Bar: "0 lost", Said: "50 clusters: lost 0"}
-	bad := cell{Row: "at-once", Server: "Knot", Bar: "0 lost", Said: "50 clusters: lost 1"}
+	good := cell{Row: "at-once", Title: "all join", Server: "BIND", Bar: "0 lost", Said: "50 clusters: lost 0"}
+	bad := cell{Row: "at-once", Title: "all join", Server: "Knot", Bar: "0 lost", Said: "50 clusters: lost 1"}
 	good.wrong("round 1", nil, nil)
 	bad.wrong("round 1", []string{"app.z. A 192.0.2.1"}, nil)
 	bad.wrong("round 2", []string{"app.z. A 192.0.2.2"}, []string{"x"})
@@ -23,19 +30,74 @@ func TestReport(t *testing.T) {
 	var table bytes.Buffer
 	r.table(&table)
 	for _, want := range []string{
-		"| at-once | 0 lost | BIND | 50 clusters: lost 0 | yes | 0 |\n",
-		"| at-once | 0 lost | Knot | 50 clusters: lost 1 | NO | 0 |\n",
+		"| what happens (`ONLY=`) | bar | BIND | Knot |\n| --- | --- | --- | --- |\n",
+		"| all join (at-once) | 0 lost | 50 clusters: lost 0 | **MISSED**: 50 clusters: lost 1 |\n",
 		"at-once, Knot: round 1: lost 1 [app.z. A 192.0.2.1], left over 0 []\n",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())
 		}
 	}
-	var file bytes.Buffer
-	var back result
-	if err := r.write(&file); err != nil || json.Unmarshal(file.Bytes(), &back) != nil || len(back.Cells) != 2 || back.Cells[1].Figures["lost"] != 2 {
-		t.Errorf("%v: %s", err, file.String())
+	file := filepath.Join(t.TempDir(), "result.json")
+	testutil.Must(t, r.save(file))
+	if back := stored(t, file); len(back.Cells) != 2 || back.Cells[1].Figures["lost"] != 2 {
+		t.Errorf("%+v", back)
 	}
+}
+
+// TestPage: the table of the measurements is what the committed result draws, and it is of the run that .ci/lanes.txt has.
+func TestPage(t *testing.T) {
+	t.Chdir("../..")
+	r := stored(t, resultFile)
+	if r.Short || len(r.Cells) < 3*10 {
+		t.Errorf("%s is of %d cells, short: %t; want a whole run's", resultFile, len(r.Cells), r.Short)
+	}
+	page, err := os.ReadFile(resultPage)
+	testutil.Must(t, err)
+	golden.Part(t, resultPage, "compat zones", r.drawn())
+	if line := "Taken by `make shared-zones` at commit " + r.Commit; !strings.Contains(string(page), line) {
+		t.Errorf("%s does not have %q: if bars were missed, write the commit and these bars into .ci/lanes.txt, and run .ci/lanes -mark",
+			resultPage, line)
+	}
+}
+
+// TestKeep: a run leaves its result and the page with its table, and nothing else of the page changes.
+func TestKeep(t *testing.T) {
+	t.Chdir(t.TempDir())
+	testutil.WriteFile(t, resultFile, "")
+	testutil.WriteFile(t, resultPage, "before\n<!-- compat zones -->\nold\n<!-- end of compat zones -->\nbehind\n")
+	c := cell{Row: "away", Title: "the primary is away", Server: "BIND", Bar: "whole within 10 s", Said: "whole 12 s after"}
+	c.miss("whole after 12 s,\nmore than 10 s")
+	r := result{Day: "2026-01-31", Commit: "0123abcd", Cells: []cell{c}}
+	testutil.Must(t, r.keep())
+	page, err := os.ReadFile(resultPage)
+	testutil.Must(t, err)
+	const want = `before
+<!-- compat zones -->
+| what happens (` + "`ONLY=`" + `) | bar | BIND |
+| --- | --- | --- |
+| the primary is away (away) | whole within 10 s | **MISSED**: whole 12 s after |
+
+away, BIND: whole after 12 s, more than 10 s
+
+Run 2026-01-31 at commit 0123abcd.
+<!-- end of compat zones -->
+behind
+`
+	if d := cmp.Diff(want, string(page)); d != "" {
+		t.Errorf("the page (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(r, stored(t, resultFile)); d != "" {
+		t.Errorf("the result (-want +got):\n%s", d)
+	}
+}
+
+func stored(t *testing.T, name string) (r result) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	testutil.Must(t, err)
+	testutil.Must(t, json.Unmarshal(text, &r))
+	return r
 }
 
 func TestStatusLog(t *testing.T) {

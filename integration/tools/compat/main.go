@@ -102,13 +102,5 @@ func table(r *compat.Run, name string, check bool) (faults []string, err error) 
 	if err := compat.WriteResults(results, name, known); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(t.Page)
-	if err != nil {
-		return nil, err
-	}
-	filled, err := compat.Fill(string(text), name, compat.Render(t, known))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", t.Page, err)
-	}
-	return faults, os.WriteFile(t.Page, []byte(filled), 0o644)
+	return faults, compat.Draw(t.Page, name, compat.Render(t, known))
 }
