@@ -18,7 +18,7 @@ import (
 // batch is one nftables transaction, which takes effect as a whole or not at all. This package encodes its messages itself, for
 // two reasons: google/nftables can write neither the direction of a conntrack zone nor the checksum flags of IPv6, and it
 // requests an acknowledgement of every message, which costs an ADD more than the rules themselves. The library is used only to
-// read, and to encode rare expressions.
+// read, and to encode expressions.
 type batch struct {
 	table    string // "" means steer.TableName
 	messages []netlink.Message
@@ -48,21 +48,16 @@ const (
 func (b *batch) tableName() string { return cmp.Or(b.table, steer.TableName) }
 
 func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) {
-	enc := netlink.NewAttributeEncoder()
-	enc.ByteOrder = binary.BigEndian
+	enc := newEncoder()
 	encode(enc)
 	attrs, err := enc.Encode()
 	if err != nil {
 		b.err = errors.Join(b.err, fmt.Errorf("encode %s: %w", what, err))
 		return
 	}
-	b.message(what, kind, flags, append(nfnetlink.Header(inet, 0), attrs...))
-}
-
-func (b *batch) message(what string, kind uint16, flags netlink.HeaderFlags, data []byte) {
 	b.messages = append(b.messages, netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
-		Data:   data,
+		Data:   append(nfnetlink.Header(inet, 0), attrs...),
 	})
 	b.names = append(b.names, step{what: what})
 }
@@ -207,55 +202,76 @@ func (b *batch) flushChain(name string) {
 }
 
 func (b *batch) addRule(chain string, r rule) {
-	a := attributes{data: append(make([]byte, 0, 1024), nfnetlink.Header(inet, 0)...)}
-	a.text(unix.NFTA_RULE_TABLE, b.tableName())
-	a.text(unix.NFTA_RULE_CHAIN, chain)
-	begin := len(a.data)
-	if err := r.write(&a); err != nil {
+	exprs, err := r.encode()
+	if err != nil {
 		b.err = errors.Join(b.err, fmt.Errorf("encode rule %s %s: %w", chain, r, err))
+		return
 	}
-	a.bytes(unix.NFTA_RULE_USERDATA, digest(a.data[begin:]))
-	b.message("add rule "+chain, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, a.data)
+	b.add("add rule "+chain, unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_RULE_TABLE, b.tableName())
+		e.String(unix.NFTA_RULE_CHAIN, chain)
+		e.Bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, exprs[unix.SizeofNlAttr:])
+		e.Bytes(unix.NFTA_RULE_USERDATA, digest(exprs))
+	})
 	b.names[len(b.names)-1].rule = r
 }
 
-// write appends the rule's expressions.
-func (r rule) write(a *attributes) (err error) {
-	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
+// encode returns the attribute that holds the rule's expressions.
+func (r rule) encode() ([]byte, error) {
+	enc := newEncoder()
+	enc.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {
 		for _, o := range r.ops {
-			a.nest(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, func() { err = errors.Join(err, o.write(a)) })
+			list.Do(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, o.encode)
 		}
-	})
-	return err
-}
-
-func (o op) write(a *attributes) error {
-	if o.zone == zoneNone && a.expression(o.expr) {
-		return nil
-	}
-	data, err := o.encode()
-	a.data = append(a.data, data...)
-	return err
-}
-
-func (o op) encode() ([]byte, error) {
-	enc := netlink.NewAttributeEncoder()
-	enc.ByteOrder = binary.BigEndian
-	if o.zone == zoneNone {
-		return expr.Marshal(inet, o.expr)
-	}
-	enc.String(unix.NFTA_EXPR_NAME, "ct")
-	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
-		n.Uint32(unix.NFTA_CT_KEY, unix.NFT_CT_ZONE)
-		if o.zone == zoneSet {
-			n.Uint32(unix.NFTA_CT_SREG, reg1)
-		} else {
-			n.Uint32(unix.NFTA_CT_DREG, reg1)
-		}
-		n.Uint8(unix.NFTA_CT_DIRECTION, 0) // IP_CT_DIR_ORIGINAL
 		return nil
 	})
 	return enc.Encode()
+}
+
+// encode encodes an expression. google/nftables v0.3.0 omits the checksum flags of one that writes into a packet whose network
+// header has no checksum, as in IPv6. The transport checksum would then be wrong. That has no effect on unfragmented packets that
+// stay on one machine, because their checksum is not computed yet.
+func (o op) encode() ([]byte, error) {
+	if o.zone != zoneNone {
+		return named("ct", func(n *netlink.AttributeEncoder) {
+			n.Uint32(unix.NFTA_CT_KEY, unix.NFT_CT_ZONE)
+			if o.zone == zoneSet {
+				n.Uint32(unix.NFTA_CT_SREG, reg1)
+			} else {
+				n.Uint32(unix.NFTA_CT_DREG, reg1)
+			}
+			n.Uint8(unix.NFTA_CT_DIRECTION, 0) // IP_CT_DIR_ORIGINAL
+		})
+	}
+	if e, ok := o.expr.(*expr.Payload); ok && e.OperationType == expr.PayloadWrite {
+		return named("payload", func(n *netlink.AttributeEncoder) {
+			n.Uint32(unix.NFTA_PAYLOAD_SREG, e.SourceRegister)
+			n.Uint32(unix.NFTA_PAYLOAD_BASE, uint32(e.Base))
+			n.Uint32(unix.NFTA_PAYLOAD_OFFSET, e.Offset)
+			n.Uint32(unix.NFTA_PAYLOAD_LEN, e.Len)
+			n.Uint32(unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(e.CsumType))
+			n.Uint32(unix.NFTA_PAYLOAD_CSUM_OFFSET, e.CsumOffset)
+			n.Uint32(unix.NFTA_PAYLOAD_CSUM_FLAGS, e.CsumFlags)
+		})
+	}
+	return expr.Marshal(inet, o.expr)
+}
+
+// named encodes an expression, of which fields encodes the data.
+func named(expression string, fields func(*netlink.AttributeEncoder)) ([]byte, error) {
+	enc := newEncoder()
+	enc.String(unix.NFTA_EXPR_NAME, expression)
+	enc.Nested(unix.NFTA_EXPR_DATA, func(n *netlink.AttributeEncoder) error {
+		fields(n)
+		return nil
+	})
+	return enc.Encode()
+}
+
+func newEncoder() *netlink.AttributeEncoder {
+	enc := netlink.NewAttributeEncoder()
+	enc.ByteOrder = binary.BigEndian
+	return enc
 }
 
 // send sends the batch and commits it. Only the last message requests an acknowledgement, because the kernel reports errors of

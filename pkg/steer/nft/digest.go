@@ -29,9 +29,8 @@ func digest(exprs []byte) []byte {
 }
 
 func (r rule) digest() (string, error) {
-	a := attributes{data: make([]byte, 0, 1024)}
-	err := r.write(&a)
-	return string(digest(a.data)), err
+	exprs, err := r.encode()
+	return string(digest(exprs)), err
 }
 
 // errUnsettled is returned to retry, which then reads the rules again.
