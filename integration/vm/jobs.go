@@ -39,7 +39,7 @@ func cells() []job {
 // kube-proxy in each of its modes; and that policies end kernel hits. Long ones are first: the last to end decides how long all take.
 func everywhere() []job {
 	return append(cells(),
-		job{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)"},
+		job{Package: "pkg/steer/nft", Run: "^TestApplyIsIdempotent$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
@@ -52,11 +52,10 @@ func everywhere() []job {
 // spoil, and the topology's own. What measures time is left out, and what is the same by any kube-proxy.
 func whole() []job {
 	return append(cells(),
-		job{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
+		job{Package: "pkg/steer/nft", Run: "^TestApplyIsIdempotent$|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
 			"^(TestLeaseCutsNoConnection|TestLocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$|" +
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
-		job{Package: "pkg/testutil", Run: "^TestProxyChanges$/^ipvs$"},
 		job{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		job{Package: "agent/internal/node/link"},
 		job{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|Others|TornReads|Moves|FullBucket|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|ServedPorts|Copies|Unfit|InvalidateBeside|HalfDone|OtherClock|OtherHooks|SampleTable|Samples|WithoutResource)$"},
@@ -71,7 +70,7 @@ func abroad() []job {
 	return []job{
 		{Package: "integration/steering", Run: "^TestMatrix$/^dual$/^nftables$"},
 		{Package: "integration/steering", Run: "^TestMatrix$/^iptables-nft$/^ipv4$/^iptables$"},
-		{Package: "pkg/steer/nft", Run: "^(TestApplyIsIdempotent|TestRemove)"},
+		{Package: "pkg/steer/nft", Run: "^TestApplyIsIdempotent$"},
 		{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		{Package: "agent/internal/node/link"},
 		{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},

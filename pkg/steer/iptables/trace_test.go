@@ -3,7 +3,6 @@ package iptables
 import (
 	"testing"
 
-	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
@@ -25,31 +24,4 @@ func TestTraceShowsEachRule(t *testing.T) {
 		"nat NODE-LOCAL-DNS: -d 10.96.0.10/32 -i eth0 -j RETURN":  beside,
 		"nat NODE-LOCAL-DNS: -d fd00:96::a/128 -i eth0 -j RETURN": beside,
 	})
-}
-
-// A match, option or target that the tracer does not know is an error, and never a rule that does not match.
-func TestTraceKnowsNoMore(t *testing.T) {
-	a := trace.Arrangements()[0]
-	cases, err := trace.Cases()
-	testutil.Must(t, err)
-	for _, rule := range []string{
-		"-m ttl --ttl-eq 1 -j ACCEPT",
-		"-m socket --nowildcard -j ACCEPT", "-m rpfilter --loose -j ACCEPT", "-f -j ACCEPT", "-j REJECT",
-		"-j NOTRACK",
-		"-j CT --zone 1", "-p tcp -m tcp --tcp-flags ALL NONE -j ACCEPT", "-m recent --update --name x --rdest -j DROP", "-j NEARDNS-NO-CHAIN",
-	} {
-		scripts := hosts(a.Host, true)
-		for _, s := range scripts {
-			for i, c := range s.chains {
-				if c.name == preroutingChain {
-					s.chains[i].rules = append([]string{rule}, c.rules...)
-				}
-			}
-		}
-		c := cases[0]
-		c.Packet = "syn"
-		if got, err := c.Run(program(scripts), "", true); err == nil {
-			t.Errorf("%s is passed over: %s", rule, got)
-		}
-	}
 }

@@ -101,18 +101,24 @@ func TestSameFiveTuple(t *testing.T) {
 		pod := r.Steered("pod")
 		r.Addresses()
 		r.Listen()
-		for i, server := range append(r.ClusterDNS(), r.Local()...) {
-			source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
-			r.Turns(6, func(round int, want string) {
-				for range 2 {
-					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
-					if err != nil || answer.Who != want {
-						t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
-					}
-				}
-			})
-		}
+		r.onePort(pod.NetNS, append(r.ClusterDNS(), r.Local()...))
 	})
+}
+
+// onePort makes connection after connection from one port, to each server from another, while the lease comes and goes.
+func (r *nftRig) onePort(ns *testutil.NetNS, servers []netip.AddrPort) {
+	r.t.Helper()
+	for i, server := range servers {
+		source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
+		r.Turns(6, func(round int, want string) {
+			for range 2 {
+				answer, err := testutil.Ask(ns, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
+				if err != nil || answer.Who != want {
+					r.t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
+				}
+			}
+		})
+	}
 }
 
 // One UDP socket, connected and kept open, gets every answer from the address that it queried, however often the lease comes and goes.
@@ -127,19 +133,24 @@ func TestConnectedUDPThroughFlips(t *testing.T) {
 			pod := r.Steered("pod")
 			r.Addresses()
 			r.Listen()
-			for _, server := range append(r.ClusterDNS(), r.Local()...) {
-				c, err := testutil.Dial(pod.NetNS, "udp", server, testutil.AskOptions{})
-				must(t, err)
-				t.Cleanup(c.Close)
-				r.Turns(8, func(flip int, want string) {
-					for range 2 {
-						answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
-						if err != nil || answer.Who != want {
-							t.Errorf("flip %d of %s: %v, %v; want %s", flip, server, answer, err, want)
-						}
-					}
-				})
-			}
+			r.oneSocket(pod.NetNS, append(r.ClusterDNS(), r.Local()...), "a.cluster.local", "a.cluster.local")
 		}
 	})
+}
+
+// oneSocket queries names by one socket to each server, while the lease comes and goes.
+func (r *nftRig) oneSocket(ns *testutil.NetNS, servers []netip.AddrPort, names ...string) {
+	r.t.Helper()
+	for _, server := range servers {
+		c, err := testutil.Dial(ns, "udp", server, testutil.AskOptions{EDNS: 4096})
+		must(r.t, err)
+		r.t.Cleanup(c.Close)
+		r.Turns(8, func(flip int, want string) {
+			for _, name := range names {
+				if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != want {
+					r.t.Errorf("flip %d of %s, %s: %v, %v; want %s", flip, server, name, answer, err, want)
+				}
+			}
+		})
+	}
 }

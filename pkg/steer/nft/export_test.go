@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -113,9 +112,6 @@ func Digests(rs steer.Ruleset, each func(digest, text string)) error {
 	}
 	return nil
 }
-
-// NftDuration is nftDuration.
-func NftDuration(d time.Duration) string { return nftDuration(d) }
 
 // RuleMessages are the payloads of the messages that add a description's rules.
 func RuleMessages(rs steer.Ruleset) [][]byte {

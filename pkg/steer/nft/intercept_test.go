@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/miekg/dns"
-
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -59,35 +57,16 @@ func TestInterceptedConnections(t *testing.T) {
 		r.Listen()
 		kept := r.dial(plain.NetNS, r.ClusterDNS()...)
 		kept.want("KUBEDNS", "before")
-		var sockets []*testutil.Conn
-		for _, s := range r.ClusterDNS() {
-			c, err := testutil.Dial(plain.NetNS, "udp", s, testutil.AskOptions{EDNS: 4096})
-			must(t, err)
-			t.Cleanup(c.Close)
-			sockets = append(sockets, c)
-		}
-		udp := func(who string) {
-			t.Helper()
-			for _, c := range sockets {
-				for _, name := range []string{"a.cluster.local", "size-3000.cluster.local"} {
-					if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != who {
-						t.Errorf("udp, %s: %v, %v; want %s", name, answer, err, who)
-					}
-				}
-			}
-		}
-		udp("KUBEDNS")
 		for range 3 {
 			r.Renew()
 			kept.want("KUBEDNS", "lease")
 			ours := r.dial(plain.NetNS, r.ClusterDNS()...)
 			ours.want("AGENT", "lease")
-			udp("AGENT")
 			r.Withdraw()
 			kept.want("KUBEDNS", "withdrawn")
 			ours.want("AGENT", "withdrawn, drain")
-			udp("KUBEDNS")
 		}
+		r.oneSocket(plain.NetNS, r.ClusterDNS(), "a.cluster.local", "size-3000.cluster.local")
 	})
 }
 
@@ -130,41 +109,14 @@ func TestHostProcesses(t *testing.T) {
 	})
 }
 
-// A host process with an open, connected UDP socket gets its answers however often the lease comes and goes.
+// A host process gets its answers however often the lease comes and goes: by an open, connected UDP socket, and by connection after
+// connection from one port.
 func TestInterceptedHostSockets(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		r.Addresses()
 		r.Listen()
-		for _, s := range r.ClusterDNS() {
-			c, err := testutil.Dial(r.Node.Host, "udp", s, testutil.AskOptions{EDNS: 4096})
-			must(t, err)
-			t.Cleanup(c.Close)
-			r.Turns(6, func(flip int, want string) {
-				for _, name := range []string{"a.cluster.local", "size-3000.cluster.local"} {
-					if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != want {
-						t.Errorf("flip %d of %s, %s: %v, %v; want %s", flip, s, name, answer, err, want)
-					}
-				}
-			})
-		}
-	})
-}
-
-// A host process may use one source port for connection after connection, with and without a lease: each connection works.
-func TestInterceptedHostSameFiveTuple(t *testing.T) {
-	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o, intercepting)
-		r.Addresses()
-		r.Listen()
-		for i, server := range r.ClusterDNS() {
-			source := netip.AddrPortFrom(netip.Addr{}, uint16(42000+i)) //nolint:gosec // small
-			r.Turns(6, func(round int, want string) {
-				answer, err := testutil.Ask(r.Node.Host, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
-				if err != nil || answer.Who != want {
-					t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
-				}
-			})
-		}
+		r.oneSocket(r.Node.Host, r.ClusterDNS(), "a.cluster.local", "size-3000.cluster.local")
+		r.onePort(r.Node.Host, r.ClusterDNS())
 	})
 }

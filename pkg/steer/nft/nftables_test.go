@@ -60,6 +60,7 @@ func must(t testing.TB, err error) {
 	testutil.Must(t, err)
 }
 
+// Apply and Remove twice do what they do once, and Remove leaves nothing.
 func TestApplyIsIdempotent(t *testing.T) {
 	testutil.RequireRoot(t)
 	for name, rs := range rulesets() {
@@ -70,7 +71,11 @@ func TestApplyIsIdempotent(t *testing.T) {
 			if err := backend.Verify(rs); !errors.As(err, &drift) {
 				t.Errorf("verify of nothing: %v", err)
 			}
+			must(t, backend.Remove())
 			must(t, backend.Apply(rs))
+			if present, err := backend.Present(); err != nil || !present {
+				t.Errorf("present: %v, %v", present, err)
+			}
 			must(t, backend.Verify(rs))
 			before, listed := generation(t, ns), ruleset(ns)
 			must(t, backend.Apply(rs))
@@ -87,6 +92,17 @@ func TestApplyIsIdempotent(t *testing.T) {
 			if diff := cmp.Diff(listed, ruleset(ns)); diff != "" {
 				t.Errorf("changed:\n%s", diff)
 			}
+			must(t, backend.Remove())
+			must(t, backend.Remove())
+			must(t, backend.Supported())
+			if present, err := backend.Present(); err != nil || present {
+				t.Errorf("present after remove: %v, %v", present, err)
+			}
+			if got := ruleset(ns); got != "" {
+				t.Errorf("residue:\n%s", got)
+			}
+			must(t, backend.Apply(rs))
+			must(t, backend.Verify(rs))
 		})
 	}
 }

@@ -107,17 +107,6 @@ func normalize(listing string) string {
 		"tcp flags & (syn | ack) != syn", "tcp flags != syn / syn,ack").Replace(listing)
 }
 
-func TestNftDuration(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		800 * time.Millisecond: "800ms", time.Second: "1s", 1500 * time.Millisecond: "1s500ms", 10 * time.Second: "10s",
-		5 * time.Minute: "5m", 90 * time.Minute: "1h30m", 0: "",
-	} {
-		if got := nft.NftDuration(d); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
-		}
-	}
-}
-
 // open opens the back end in a netns, and closes it when the test ends.
 func open(t testing.TB, ns *testutil.NetNS) *nft.Nftables {
 	t.Helper()

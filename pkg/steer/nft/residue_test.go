@@ -15,32 +15,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestRemoveLeavesNoResidue(t *testing.T) {
-	testutil.RequireRoot(t)
-	for name, rs := range rulesets() {
-		t.Run(name, func(t *testing.T) {
-			ns := testutil.NewNS(t, "remove")
-			backend := open(t, ns)
-			must(t, backend.Remove()) // there is none yet
-			must(t, backend.Apply(rs))
-			if present, err := backend.Present(); err != nil || !present {
-				t.Errorf("present: %v, %v", present, err)
-			}
-			must(t, backend.Remove())
-			must(t, backend.Remove())
-			must(t, backend.Supported())
-			if present, err := backend.Present(); err != nil || present {
-				t.Errorf("present after remove: %v, %v", present, err)
-			}
-			if got := ruleset(ns); got != "" {
-				t.Errorf("residue:\n%s", got)
-			}
-			must(t, backend.Apply(rs))
-			must(t, backend.Verify(rs))
-		})
-	}
-}
-
 // Other programs' tables stay byte for byte, also one named neardns in another family, and those of iptables.
 func TestForeignTablesAreUntouched(t *testing.T) {
 	testutil.RequireRoot(t)

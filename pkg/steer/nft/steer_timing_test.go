@@ -3,7 +3,10 @@
 package nft_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // loadRounds, in the environment, is how many pairs of loads are measured.
@@ -48,30 +52,7 @@ func TestTimingLeaseIsRenewedUnderLoad(t *testing.T) {
 func (l *loader) renewUnderLoad(t *testing.T, pod *testutil.NetNS) (gap time.Duration, fellBack int) {
 	t.Helper()
 	r := l.r
-	r.Renew()
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(renewEvery)
-		defer tick.Stop()
-		for last := time.Now(); ; {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			for _, a := range r.Ours() {
-				for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-					if err := r.Lease.Renew(a, p); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			}
-			gap = max(gap, time.Since(last))
-			last = time.Now()
-		}
-	}()
+	stop := r.keepRenewing()
 	loaded := make(chan error, 1)
 	start := time.Now()
 	go func() {
@@ -95,8 +76,7 @@ func (l *loader) renewUnderLoad(t *testing.T, pod *testutil.NetNS) (gap time.Dur
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	close(done)
-	<-ended
+	gap = stop()
 	t.Logf("loaded in %v; %d queries, %d fell back; longest time between renewals %v", time.Since(start), asked, fellBack, gap)
 	l.clean(t)
 	return gap, fellBack
@@ -113,9 +93,9 @@ func TestTimingLoadIsNotSlowedDown(t *testing.T) {
 		for round := range fromEnv(t, loadRounds, 6) {
 			for turn := range 2 {
 				with := (round + turn) % 2
-				stop := func() {}
+				stop := func() time.Duration { return 0 }
 				if with == 1 {
-					stop = r.keepRenewing(renewEvery)
+					stop = r.keepRenewing()
 				}
 				took := l.load(t)
 				stop()
@@ -132,36 +112,30 @@ func TestTimingLoadIsNotSlowedDown(t *testing.T) {
 	})
 }
 
-// keepRenewing renews as the agent does, until the function that it returns is called.
-func (r *nftRig) keepRenewing(every time.Duration) (stop func()) {
+// keepRenewing renews as the agent does, until the function that it returns is called, which returns the longest time between two
+// renewals.
+func (r *nftRig) keepRenewing() (stop func() time.Duration) {
 	r.t.Helper()
 	r.Renew()
-	done, ended := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(r.t.Context())
+	longest := make(chan time.Duration, 1)
 	go func() {
-		defer close(ended)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				for _, a := range r.Ours() {
-					_ = r.Lease.Renew(a, steer.UDP)
-					_ = r.Lease.Renew(a, steer.TCP)
+		var gap time.Duration
+		for last := time.Now(); tick.Pause(ctx, renewEvery); last = time.Now() {
+			for _, a := range r.Ours() {
+				if err := errors.Join(r.Lease.Renew(a, steer.UDP), r.Lease.Renew(a, steer.TCP)); err != nil {
+					r.t.Error(err)
 				}
 			}
+			gap = max(gap, time.Since(last))
 		}
+		longest <- gap
 	}()
-	var stopped bool
-	stop = func() {
-		if !stopped {
-			stopped = true
-			close(done)
-			<-ended
-		}
-	}
-	r.t.Cleanup(stop)
+	stop = sync.OnceValue(func() time.Duration {
+		cancel()
+		return <-longest
+	})
+	r.t.Cleanup(func() { stop() })
 	return stop
 }
 

@@ -1,42 +1,42 @@
-package nft_test
+package nft
 
 import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil/trace"
 )
 
 // tracer follows packets through a table as the kernel's nf_tables does: expression by expression, over registers and over the
 // bytes of the packet's headers. It knows the expressions that neardns's rules use; any other is an error.
 type tracer struct {
-	table nft.TracedTable
+	table table
 	sets  map[string]*tracedSet
 }
 
 type tracedSet struct {
-	nft.TracedSet
+	set
+	values  map[string]string        // by key; in a set they are empty
 	expires map[string]time.Duration // of an element that a packet added
 }
 
 // program is a table in the form that package trace needs.
-type program struct{ table nft.TracedTable }
+type program struct{ table table }
 
 func (p program) Keys() []string {
 	var out []string
-	for _, c := range p.table.Chains {
-		for _, r := range c.Rules {
-			out = append(out, trace.Key(c.Name, r.Text))
+	for _, c := range p.table.chains {
+		for _, r := range c.rules {
+			out = append(out, trace.Key(c.name, r.text()))
 		}
 	}
 	return out
@@ -44,15 +44,18 @@ func (p program) Keys() []string {
 
 func (p program) Start(without string) trace.Rules {
 	t := &tracer{sets: map[string]*tracedSet{}}
-	for _, s := range p.table.Sets {
-		s.Elements = maps.Clone(s.Elements)
-		t.sets[s.Name] = &tracedSet{s, map[string]time.Duration{}}
-	}
-	for _, c := range p.table.Chains {
-		if strings.HasPrefix(without, c.Name+": ") {
-			c.Rules = slices.DeleteFunc(slices.Clone(c.Rules), func(r nft.TracedRule) bool { return trace.Key(c.Name, r.Text) == without })
+	for _, s := range p.table.sets {
+		traced := &tracedSet{s, map[string]string{}, map[string]time.Duration{}}
+		for _, e := range s.elements {
+			traced.values[string(e.key)] = string(e.value)
 		}
-		t.table.Chains = append(t.table.Chains, c)
+		t.sets[s.name] = traced
+	}
+	for _, c := range p.table.chains {
+		if strings.HasPrefix(without, c.name+": ") {
+			c.rules = slices.DeleteFunc(slices.Clone(c.rules), func(r rule) bool { return trace.Key(c.name, r.text()) == without })
+		}
+		t.table.chains = append(t.table.chains, c)
 	}
 	return t
 }
@@ -83,13 +86,13 @@ func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 	if h != trace.Prerouting && h != trace.Output {
 		steps[1].priority = -400 // the packet has it already
 	}
-	for _, c := range t.table.Chains {
-		if c.Kind == "" || c.Hook != hooks[h] {
+	for _, c := range t.table.chains {
+		if c.hook == nil || c.hook.num != hooks[h] {
 			continue
 		}
-		steps = append(steps, step{c.Priority, func() error {
+		steps = append(steps, step{c.hook.priority, func() error {
 			// A nat chain sees only the first packet of a connection (nf_nat_core.c).
-			if p.Dropped || c.Kind == "nat" && (p.Conn == nil || !p.New) {
+			if p.Dropped || c.hook.kind == "nat" && (p.Conn == nil || !p.New) {
 				return nil
 			}
 			return t.base(c, h, p, w)
@@ -105,7 +108,7 @@ func (t *tracer) Pass(h trace.Hook, p *trace.Packet, w *trace.World) error {
 }
 
 // base runs a base chain and those that it goes to. No rule of neardns jumps, so no packet ever comes back to a chain.
-func (t *tracer) base(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace.World) error {
+func (t *tracer) base(c chain, h trace.Hook, p *trace.Packet, w *trace.World) error {
 	for {
 		verdict, err := t.chain(c, h, p, w)
 		if err != nil || verdict == nil {
@@ -118,33 +121,33 @@ func (t *tracer) base(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace
 			p.Dropped = true
 			return nil
 		case expr.VerdictGoto:
-			at := slices.IndexFunc(t.table.Chains, func(to nft.TracedChain) bool { return to.Name == verdict.Chain })
+			at := slices.IndexFunc(t.table.chains, func(to chain) bool { return to.name == verdict.Chain })
 			if at < 0 {
-				return fmt.Errorf("chain %s goes to %s, which there is not", c.Name, verdict.Chain)
+				return fmt.Errorf("chain %s goes to %s, which there is not", c.name, verdict.Chain)
 			}
-			c = t.table.Chains[at]
+			c = t.table.chains[at]
 		default:
-			return fmt.Errorf("chain %s: the tracer does not know verdict %d", c.Name, verdict.Kind)
+			return fmt.Errorf("chain %s: the tracer does not know verdict %d", c.name, verdict.Kind)
 		}
 	}
 }
 
 // chain runs a chain until a rule has a verdict; nil if none has.
-func (t *tracer) chain(c nft.TracedChain, h trace.Hook, p *trace.Packet, w *trace.World) (*expr.Verdict, error) {
-	for _, r := range c.Rules {
+func (t *tracer) chain(c chain, h trace.Hook, p *trace.Packet, w *trace.World) (*expr.Verdict, error) {
+	for _, r := range c.rules {
 		x := evaluation{t: t, h: h, p: p, w: w}
 		goes := true
-		for _, o := range r.Ops {
+		for _, o := range r.ops {
 			var err error
 			if goes, err = x.op(o); err != nil {
-				return nil, fmt.Errorf("chain %s, rule %q: %w", c.Name, r.Text, err)
+				return nil, fmt.Errorf("chain %s, rule %q: %w", c.name, r.text(), err)
 			}
 			if !goes {
 				break
 			}
 		}
 		if goes {
-			w.Took(c.Name, r.Text)
+			w.Took(c.name, r.text())
 		}
 		if x.verdict != nil {
 			return x.verdict, nil
@@ -186,10 +189,10 @@ type evaluation struct {
 }
 
 // op evaluates an expression. false ends the rule.
-func (x *evaluation) op(o nft.TracedOp) (bool, error) {
-	switch e := o.Expr.(type) {
+func (x *evaluation) op(o op) (bool, error) {
+	switch e := o.expr.(type) {
 	case nil:
-		return x.zone(o.SetZone)
+		return x.zone(o.zone == zoneSet)
 	case *expr.Verdict:
 		x.verdict = e
 		return true, nil
@@ -251,7 +254,7 @@ func (x *evaluation) op(o nft.TracedOp) (bool, error) {
 		x.verdict = &expr.Verdict{Kind: expr.VerdictAccept}
 		return true, nil
 	}
-	return false, fmt.Errorf("the tracer does not know the expression %T", o.Expr)
+	return false, fmt.Errorf("the tracer does not know the expression %T", o.expr)
 }
 
 // zone evaluates the conntrack zone, which google/nftables cannot write. The zone is set before connection tracking, or not at all
@@ -371,8 +374,8 @@ func (x *evaluation) find(name string, register uint32) (s *tracedSet, key, valu
 	if err != nil {
 		return nil, "", "", false, err
 	}
-	key = string(from[:s.Key])
-	value, ok = s.Elements[key]
+	key = string(from[:s.keyLen()])
+	value, ok = s.values[key]
 	if until, dies := s.expires[key]; dies && until <= x.w.Now { // not freed yet, but no longer found
 		ok = false
 	}
@@ -393,10 +396,10 @@ func (x *evaluation) dynset(e *expr.Dynset) (bool, error) {
 	switch {
 	case err != nil:
 		return false, err
-	case len(e.Exprs) > 0 || e.SrcRegData != 0 || e.Invert || s.Size == 0:
+	case len(e.Exprs) > 0 || e.SrcRegData != 0 || e.Invert || s.size == 0:
 		return false, fmt.Errorf("the tracer does not know this use of set %s", e.SetName)
 	case e.Operation == 2: // NFT_DYNSET_OP_DELETE
-		delete(s.Elements, key)
+		delete(s.values, key)
 		delete(s.expires, key)
 		return true, nil
 	case e.Operation == unix.NFT_DYNSET_OP_ADD && ok:
@@ -404,11 +407,11 @@ func (x *evaluation) dynset(e *expr.Dynset) (bool, error) {
 	case e.Operation != unix.NFT_DYNSET_OP_ADD && e.Operation != unix.NFT_DYNSET_OP_UPDATE:
 		return false, fmt.Errorf("the tracer does not know operation %d on a set", e.Operation)
 	}
-	timeout := s.Timeout
+	timeout := s.timeout
 	if e.Timeout > 0 {
 		timeout = e.Timeout
 	}
-	s.Elements[key] = ""
+	s.values[key] = ""
 	delete(s.expires, key)
 	if timeout > 0 {
 		s.expires[key] = x.w.Now + timeout
@@ -465,10 +468,46 @@ func (t *tracer) Noted(c steer.Client, w *trace.World) []string {
 	var out []string
 	for _, name := range []string{"asked", "heard", "suspect", "bypass"} {
 		if s := t.sets[name+suffix]; s != nil {
-			if _, ok := s.Elements[string(key)]; ok && s.expires[string(key)] > w.Now {
+			if _, ok := s.values[string(key)]; ok && s.expires[string(key)] > w.Now {
 				out = append(out, name)
 			}
 		}
 	}
 	return out
+}
+
+// traced is this back end in the form that the tracer needs.
+var traced = trace.Backend{
+	Name: "nftables",
+	Host: func(a trace.Arrangement) trace.Program { return program{render(a.Host)} },
+	Pod:  func(a trace.Arrangement) trace.Program { return program{render(a.Pod)} },
+}
+
+// Where each packet of the list goes (pkg/testutil/trace/cases.md).
+func TestTrace(t *testing.T) { traced.Check(t) }
+
+// Without any one rule, some case of the list fails. The exceptions are rules that do what another rule does as well.
+func TestTraceShowsEachRule(t *testing.T) {
+	unseen := map[string]string{
+		"ask1: goto steer1":                            "no set is ever full here",
+		"direct1: tcp flags syn / syn,ack goto steer1": "no set is ever full here",
+	}
+	for _, f := range []struct {
+		is4        bool
+		suffix, ip string
+		zone       int
+	}{{true, "4", "ip", 28260}, {false, "6", "ip6", 28262}} {
+		for _, transparent := range []int{0, 1} {
+			unseen[fmt.Sprintf("tcp%s: %s daddr @lease_tcp%[1]s socket transparent %[3]d notrack accept", f.suffix, f.ip, transparent)] =
+				"each renewal sets the drain too, which lasts longer"
+		}
+		for _, hook := range []string{"input", "postrouting"} {
+			for _, proto := range []string{"udp", "tcp"} {
+				key := fmt.Sprintf("%s: %s sport 53 %s saddr %s ct direction reply ct original zone %d %[3]s saddr set %[4]s",
+					hook, proto, f.ip, trace.Address("cluster", f.is4), f.zone)
+				unseen[key] = "an address on the link that is its own fallback is written over itself"
+			}
+		}
+	}
+	traced.CheckRules(t, unseen)
 }
