@@ -35,21 +35,26 @@ func TestAddSteersAndDelRemovesAll(t *testing.T) {
 	for _, tc := range []struct {
 		families  testutil.Families
 		redirects []any
+		locals    []string
 		want      []steer.Redirect
 	}{
-		{testutil.IPv4, []any{"10.96.0.10"}, []steer.Redirect{redirect4}},
-		{testutil.IPv6, []any{"fd00:96::a"}, []steer.Redirect{redirect6}},
-		{testutil.Dual, []any{"10.96.0.10", "fd00:96::a"}, []steer.Redirect{redirect4, redirect6}},
-		{testutil.IPv4, []any{object{"clusterDNS": "10.96.0.10", "steering": "169.254.20.99"}}, []steer.Redirect{redirect("10.96.0.10", "169.254.20.99")}},
+		{testutil.IPv4, []any{"10.96.0.10"}, nil, []steer.Redirect{redirect4}},
+		{testutil.IPv6, []any{"fd00:96::a"}, []string{"fd00:90de:d95::a"}, []steer.Redirect{redirect6}},
+		{testutil.Dual, []any{"10.96.0.10", "fd00:96::a"}, []string{"169.254.20.10"}, []steer.Redirect{redirect4, redirect6}},
+		{testutil.IPv4, []any{object{"clusterDNS": "10.96.0.10", "steering": "169.254.20.99"}}, nil, []steer.Redirect{redirect("10.96.0.10", "169.254.20.99")}},
 	} {
 		t.Run(fmt.Sprintf("%s/%v", tc.families, tc.redirects), func(t *testing.T) {
 			r, node, pod := ptpNode(t, tc.families)
-			add := addRequest("c1", pod, object{"redirects": tc.redirects, "runtimeConfig": object{"dns": object{
+			add := addRequest("c1", pod, object{"redirects": tc.redirects, "localAddresses": tc.locals, "runtimeConfig": object{"dns": object{
 				"Servers": []string{tc.want[0].ClusterDNS.String()}, "Searches": []string{"a.b"}, "Options": []string{"ndots:5"},
 			}}})
 			r.must(add)
 			verify(t, pod.NetNS, steer.Pod{Redirects: tc.want})
-			verify(t, node.Host, steer.Host{Redirects: tc.want, Uplinks: []string{"eth0"}})
+			var locals []steer.Local
+			for _, a := range tc.locals {
+				locals = append(locals, steer.Local{Address: netip.MustParseAddr(a), ClusterDNS: tc.want[0].ClusterDNS})
+			}
+			verify(t, node.Host, steer.Host{Redirects: tc.want, Locals: locals, Uplinks: []string{"eth0"}})
 			var decisions []podfile.Decision
 			for _, x := range tc.want {
 				decisions = append(decisions, podfile.Decision{Redirect: x, State: podfile.Steered})
@@ -74,35 +79,6 @@ func TestAddSteersAndDelRemovesAll(t *testing.T) {
 			}
 			if after := ruleset(node.Host); after != before {
 				t.Errorf("DEL changed the host's rules:\n%s", cmp.Diff(before, after))
-			}
-		})
-	}
-}
-
-func TestWaysThroughTheHost(t *testing.T) {
-	testutil.RequireRoot(t)
-	for _, tc := range []struct {
-		attach testutil.Attach
-		state  podfile.State
-		reason string
-	}{
-		{testutil.PTP, podfile.Steered, ""},
-		{testutil.BridgeCNI, podfile.Steered, ""},
-		{testutil.ProxyARP, podfile.Steered, ""},
-		{testutil.Elsewhere, podfile.LeftAlone, "not in this host's netns"},
-	} {
-		t.Run(string(tc.attach), func(t *testing.T) {
-			node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: tc.attach, NoDNS: true, Name: "way"})
-			r, pod := newCRI(t, node.Host), node.AddPod("pod")
-			r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
-			for _, d := range r.file("c1").Decisions {
-				if d.State != tc.state || !strings.Contains(d.Reason, tc.reason) {
-					t.Errorf("%+v: want %s %q", d, tc.state, tc.reason)
-				}
-			}
-			if tc.state == podfile.LeftAlone {
-				wantNoTable(t, pod.NetNS)
-				wantNoTable(t, node.Host)
 			}
 		})
 	}
@@ -243,48 +219,6 @@ func TestOptOut(t *testing.T) {
 	r.must(add.with("DEL"))
 	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
 		t.Errorf("the host's rules after DEL:\n%s", d)
-	}
-}
-
-func TestForeignTablesUntouched(t *testing.T) {
-	r, node, pod := ptpNode(t, testutil.IPv4)
-	foreign := `table ip nat { chain OUTPUT { type nat hook output priority -100; udp dport 53 counter redirect to :15053; }; }
-table inet other { set s { type ipv4_addr; elements = { 10.96.0.10 }; }; chain c { type filter hook postrouting priority 300; ip daddr @s accept; }; }
-`
-	for _, ns := range []*testutil.NetNS{pod.NetNS, node.Host} {
-		ns.RunInput(foreign, "nft", "-f", "-")
-	}
-	tables := func(ns *testutil.NetNS) string {
-		return ns.Run("nft", "list", "table", "ip", "nat") + ns.Run("nft", "list", "table", "inet", "other")
-	}
-	inPod, onHost := tables(pod.NetNS), tables(node.Host)
-	add := addRequest("c1", pod, nil)
-	for _, verb := range []string{"ADD", "ADD", "CHECK", "DEL", "DEL"} {
-		r.must(add.with(verb))
-		if d := cmp.Diff(inPod, tables(pod.NetNS)) + cmp.Diff(onHost, tables(node.Host)); d != "" {
-			t.Errorf("after %s:\n%s", verb, d)
-		}
-	}
-}
-
-// The switch that ADD makes is enough: even if no agent ever ran, kube-dns answers a steered pod.
-func TestAnsweredWithoutAgent(t *testing.T) {
-	testutil.RequireRoot(t)
-	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
-		for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI} {
-			t.Run(fmt.Sprintf("%s/%s", proxy, attach), func(t *testing.T) {
-				node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach, Proxy: proxy, Name: "fallback"})
-				r, pod := newCRI(t, node.Host), node.AddPod("pod")
-				r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"},
-					"localAddresses": []string{"169.254.20.10", "fd00:90de:d95::a"}}))
-				verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}})
-				for _, server := range []string{"10.96.0.10", "fd00:96::a", "169.254.20.10", "fd00:90de:d95::a"} {
-					for _, network := range []string{"udp", "tcp"} {
-						testutil.WantWho(t, "KUBEDNS", pod.NetNS, netip.AddrPortFrom(netip.MustParseAddr(server), 53), "kubernetes.default.svc.cluster.local.", network)
-					}
-				}
-			})
-		}
 	}
 }
 

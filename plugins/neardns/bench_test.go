@@ -47,9 +47,7 @@ func BenchmarkVerbs(b *testing.B) {
 		}
 		if path := os.Getenv("NEARDNS_BENCH_OUT"); path != "" {
 			data, err := json.Marshal(series)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testutil.Must(b, err)
 			testutil.Must(b, os.WriteFile(path, data, 0o644))
 		}
 	}
@@ -90,14 +88,10 @@ func measureVerbs(b *testing.B, foreign string, rounds, calls int, series map[st
 		Args:   skel.CmdArgs{ContainerID: "c1", Netns: pod.Path(), IfName: "eth0", Args: q.Args, StdinData: r.conf(q.Conf)},
 		Rounds: rounds, Calls: calls,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	// A process of its own has all of its threads in the host's netns, as the plugin has.
 	self, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
+	testutil.Must(b, err)
 	out := node.Host.RunInput(string(job), "env", verbsChild+"=1", self)
 	took := map[string][]float64{}
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&took); err != nil {

@@ -15,18 +15,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestDelTwice(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
-	add := addRequest("c1", pod, nil)
-	r.must(add)
-	for range 2 {
-		if out := r.must(add.with("DEL")); out.Stdout != "" {
-			t.Errorf("DEL printed %q", out.Stdout)
-		}
-	}
-	wantNoTable(t, pod.NetNS)
-}
-
 func TestDelBeforeAdd(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(request{Verb: "DEL", ID: "c1", NetNS: ""})
@@ -35,14 +23,21 @@ func TestDelBeforeAdd(t *testing.T) {
 	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
 }
 
+// DEL succeeds twice, without a prevResult, and does not wait, whatever is in the place of the netns.
 func TestDelWithoutNetns(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	regular := filepath.Join(t.TempDir(), "stale")
+	regular, pipe := filepath.Join(t.TempDir(), "stale"), filepath.Join(t.TempDir(), "netns")
 	testutil.Must(t, os.WriteFile(regular, nil, 0o600))
-	for name, path := range map[string]string{"empty": "", "missing": "/run/netns/none", "regular file": regular, "folder": t.TempDir()} {
+	testutil.Must(t, unix.Mkfifo(pipe, 0o600))
+	r.wrap = []string{"timeout", "--kill-after=1", "10"}
+	for name, path := range map[string]string{"its own": pod.Path(), "empty": "", "missing": "/run/netns/none", "regular file": regular, "folder": t.TempDir(), "pipe": pipe} {
 		t.Run(name, func(t *testing.T) {
 			r.must(addRequest("c1", pod, nil))
-			r.must(request{Verb: "DEL", ID: "c1", NetNS: path})
+			for range 2 {
+				if out := r.must(request{Verb: "DEL", ID: "c1", NetNS: path}); out.Stdout != "" {
+					t.Errorf("DEL printed %q", out.Stdout)
+				}
+			}
 			if r.files() != 0 {
 				t.Error("the pod file stays")
 			}
@@ -59,13 +54,6 @@ func TestDelWithoutNetns(t *testing.T) {
 			t.Error("the pod file stays")
 		}
 	})
-}
-
-func TestDelWithoutPrevResult(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
-	r.must(addRequest("c1", pod, nil))
-	r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path()})
-	wantNoTable(t, pod.NetNS)
 }
 
 func TestDelCorruptState(t *testing.T) {
@@ -161,21 +149,5 @@ func TestAddAndDelAtOnce(t *testing.T) {
 		if hasFile := r.files() > 0; hasFile != hasTable {
 			t.Fatalf("round %d: pod file %v, pod table %v", round, hasFile, hasTable)
 		}
-	}
-}
-
-// DEL succeeds, and does not wait, if a pipe is in the place of the netns.
-func TestDelOfAPipe(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
-	r.must(addRequest("c1", pod, nil))
-	pipe := filepath.Join(t.TempDir(), "netns")
-	testutil.Must(t, unix.Mkfifo(pipe, 0o600))
-	q := addRequest("c1", pod, nil).with("DEL")
-	q.NetNS = pipe
-	r.wrap = []string{"timeout", "--kill-after=1", "10"}
-	r.must(q)
-	wantNoTable(t, pod.NetNS)
-	if r.files() != 0 {
-		t.Error("the pod file stays")
 	}
 }

@@ -115,34 +115,24 @@ func failAt(point string) func(string) error {
 	}
 }
 
-// expired is a context whose deadline has passed.
-type expired struct{ context.Context }
-
-func (expired) Deadline() (time.Time, bool) { return time.Unix(0, 0), true }
-
-func (expired) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
-}
-
-func (expired) Err() error { return context.DeadlineExceeded }
-
-// If a call is out of time, it leaves the pod unchanged, for the agent to steer.
+// If a call is out of time, it leaves the pod unchanged, for the agent to steer. If it is called off, the pod is not steered.
 func TestAddOutOfTime(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	q := addRequest("c1", pod, nil)
-	late := func(ctx context.Context, e env, args *skel.CmdArgs) error {
-		return add(expired{ctx}, e, args)
+	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer stop()
+	off, cancel := context.WithCancel(t.Context())
+	cancel()
+	for state, ctx := range map[podfile.State]context.Context{podfile.Pending: late, podfile.LeftAlone: off} {
+		q := addRequest("c1", pod, nil)
+		stdout, _, err := inProcess(t, r, q, failAt("nowhere"), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
+		testutil.Must(t, err)
+		wantPassed(t, reply{Stdout: stdout}, q)
+		wantNoTable(t, pod.NetNS)
+		if d := r.file("c1").Decisions[0]; d.State != state || !strings.Contains(d.Reason, "out of time") {
+			t.Errorf("decision %+v", d)
+		}
+		r.must(q.with("DEL"))
 	}
-	stdout, _, err := inProcess(t, r, q, failAt("nowhere"), late)
-	testutil.Must(t, err)
-	wantPassed(t, reply{Stdout: stdout}, q)
-	wantNoTable(t, pod.NetNS)
-	if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "out of time") {
-		t.Errorf("decision %+v", d)
-	}
-	r.must(q.with("DEL"))
 }
 
 // So does an ADD that does not get iptables' lock: the lock will be free while the pod still runs.
@@ -231,17 +221,6 @@ func TestAddCannotWriteItsFile(t *testing.T) {
 	if out := r.call(q); out.Err == nil || out.Err.Code != codeNotSteer {
 		t.Errorf("onUnsupported fail: %v", out.Err)
 	}
-}
-
-func TestOutOfTime(t *testing.T) {
-	r, _, pod := ptpNode(t, testutil.IPv4)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	q := addRequest("c1", pod, nil)
-	stdout, _, err := inProcess(t, r, q, failAt(""), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
-	testutil.Must(t, err)
-	wantPassed(t, reply{Stdout: stdout}, q)
-	wantNoTable(t, pod.NetNS)
 }
 
 func TestOptOutCannotBeNoted(t *testing.T) {

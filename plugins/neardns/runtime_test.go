@@ -81,9 +81,7 @@ func (r *cri) conf(extra object) []byte {
 		}
 	}
 	data, err := json.Marshal(conf)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 	return data
 }
 
@@ -154,9 +152,7 @@ func (q request) with(verb string) request {
 func (r *cri) file(id string) podfile.File {
 	r.t.Helper()
 	f, err := podfile.Read(podfile.Path(r.state, id, "eth0"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 	return f
 }
 
