@@ -66,9 +66,7 @@ func (n *node) network(name, text string) {
 func (n *node) read(name string) string {
 	n.t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.conf, name))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(text)
 }
 
@@ -76,9 +74,7 @@ func (n *node) read(name string) string {
 func (n *node) files(folder string) []string {
 	n.t.Helper()
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -125,9 +121,7 @@ func want(t *testing.T, code, wantCode int, out string, parts ...string) {
 func (n *node) wantTypes(name string, types ...string) {
 	n.t.Helper()
 	got, err := conflist.Read([]byte(n.read(name)))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	if d := cmp.Diff(types, got.Types); d != "" {
 		n.t.Errorf("plugins of %s (-want +got):\n%s", name, d)
 	}

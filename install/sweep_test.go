@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A pipe with the list's name, next to a single plugin's file, is refused instead of read, which would block.
 func TestPipeInTheListsPlace(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", `{"cniVersion":"1.0.0","name":"n","type":"a"}`)
-	if err := unix.Mkfifo(filepath.Join(n.conf, "10-a.conflist"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, unix.Mkfifo(filepath.Join(n.conf, "10-a.conflist"), 0o600))
 	code, out := n.install() // an installer that waited for the pipe would run until the test's timeout
 	if code == 0 || !strings.Contains(out, "not a regular file") {
 		t.Errorf("%d, %s; want a refusal that names the reason", code, out)

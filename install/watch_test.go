@@ -110,9 +110,7 @@ func TestWatchIsQuiet(t *testing.T) {
 func (n *node) stat(name string) os.FileInfo {
 	n.t.Helper()
 	info, err := os.Stat(filepath.Join(n.conf, name))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return info
 }
 
