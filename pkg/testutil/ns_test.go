@@ -7,23 +7,6 @@ import (
 	"testing"
 )
 
-func TestNetNSLeavesNothing(t *testing.T) {
-	RequireRoot(t)
-	var path string
-	t.Run("inner", func(t *testing.T) {
-		ns := NewNS(t, "gone")
-		path = ns.Path()
-		if _, err := os.Stat(path); err != nil {
-			t.Fatal(err)
-		}
-	})
-	for _, suffix := range []string{"", ".lock", ".new", ".keep"} {
-		if _, err := os.Stat(path + suffix); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s%s is still there (%v)", path, suffix, err)
-		}
-	}
-}
-
 func TestSweep(t *testing.T) {
 	RequireRoot(t)
 	ns := NewNS(t, "abandoned")

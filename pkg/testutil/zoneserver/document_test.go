@@ -3,6 +3,7 @@ package zoneserver_test
 import (
 	"testing"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
@@ -15,15 +16,11 @@ var languages = map[string]string{"named.conf": "conf", "knot.conf": "yaml", "pd
 // The document shows the very files that these tests run the servers with.
 func TestDocumentedConfiguration(t *testing.T) {
 	zone, err := zoneserver.ExampleZone()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	golden.Part(t, page, "shared.example.zone", "```conf\n"+zone+"```\n")
 	for _, kind := range zoneserver.Kinds() {
 		parts, err := zoneserver.Example(kind)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, p := range parts {
 			golden.Part(t, page, p.Name, "```"+languages[p.Name]+"\n"+p.Text+"```\n")
 		}
