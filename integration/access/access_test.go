@@ -70,18 +70,14 @@ func node(t *testing.T) string {
 		}
 		put(s.path, mode)
 	}
-	if err := os.Chmod(filepath.Join(root, "/var/lib/kubelet/pods"), 0o750); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chmod(filepath.Join(root, "/var/lib/kubelet/pods"), 0o750))
 	for _, path := range []string{"/etc/hostname", "/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt", "/etc/cni/net.d/10-main.conflist", "/opt/cni/bin/ptp",
 		"/var/lib/kubelet/config.yaml", "/run/systemd/resolve/resolv.conf", "/run/netns/cni-1", "/run/neardns/host-rules", "/var/lib/neardns/fallback-proven",
 		"/run/xtables.lock", "/var/lib/cni/results/cni0-1", "/run/dbus/system_bus_socket", "/sys/fs/bpf/neardns/build"} {
 		put(path, 0o644)
 	}
 	for _, path := range []string{"/opt/cni/bin", "/opt/cni/bin/ptp"} { // as the reference plugins unpack
-		if err := os.Chown(filepath.Join(root, path), 1001, 1001); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Chown(filepath.Join(root, path), 1001, 1001))
 	}
 	return root
 }
@@ -91,18 +87,12 @@ func reached(t *testing.T, c confined) reach {
 	t.Helper()
 	a := attempt{Container: c, Node: node(t), Pod: t.TempDir(), Root: t.TempDir()}
 	for _, m := range c.Mounts {
-		if err := os.MkdirAll(filepath.Join(a.Pod, m.Name), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Join(a.Pod, m.Name), 0o777))
 	}
 	in, err := json.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	cmd := exec.CommandContext(t.Context(), self, "attempt")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	var out, said bytes.Buffer
@@ -111,9 +101,7 @@ func reached(t *testing.T, c confined) reach {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%s: %v\n%s", c, err, said.String())
 	}
-	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(out.Bytes(), &r))
 	return r
 }
 
@@ -125,9 +113,7 @@ func TestContainersReadNoSecrets(t *testing.T) {
 	var all []confined
 	for _, set := range []string{"base", "hosts", "uninstall"} {
 		list, err := containers(install, set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		all = append(all, list...)
 	}
 	results := map[string]reach{}
@@ -180,7 +166,7 @@ func render(all []confined, results map[string]reach) string {
 			as = "root"
 		}
 		for _, name := range c.Capabilities {
-			as += ", `" + name + "`"
+			as += ", `" + string(name) + "`"
 		}
 		var reads, writes []string
 		for _, m := range c.Mounts {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // attempt is the task of a process of its own: whose place to take, over which files.
@@ -27,7 +28,7 @@ type attempt struct {
 type reach struct{ Reads, Writes []string }
 
 // bits are those of linux/capability.h.
-var bits = map[string]uint{"CHOWN": 0, "DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13,
+var bits = map[corev1.Capability]uint{"CHOWN": 0, "DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13,
 	"SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 
 // try makes the attempt. Its process has a mount namespace of its own.

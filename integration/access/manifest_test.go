@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -21,33 +23,11 @@ type mount struct {
 type confined struct {
 	Set, Name    string
 	User         int
-	Capabilities []string
+	Capabilities []corev1.Capability
 	Mounts       []mount
 }
 
 func (c confined) String() string { return c.Set + "/" + c.Name }
-
-// daemonSet is as much of one as reports that.
-type daemonSet struct {
-	Spec struct {
-		Template struct {
-			Spec struct {
-				InitContainers, Containers []struct {
-					Name            string
-					VolumeMounts    []mount
-					SecurityContext struct {
-						RunAsUser    int
-						Capabilities struct{ Add, Drop []string }
-					}
-				}
-				Volumes []struct {
-					Name     string
-					HostPath struct{ Path string }
-				}
-			}
-		}
-	}
-}
 
 // containers reads those of a manifest in install/.
 func containers(install, set string) ([]confined, error) {
@@ -55,23 +35,29 @@ func containers(install, set string) ([]confined, error) {
 	if err != nil {
 		return nil, err
 	}
-	var m daemonSet
-	if err := yaml.Unmarshal(text, &m); err != nil {
+	var d appsv1.DaemonSet
+	if err := yaml.Unmarshal(text, &d); err != nil {
 		return nil, err
 	}
+	pod := d.Spec.Template.Spec
 	host := map[string]string{}
-	for _, v := range m.Spec.Template.Spec.Volumes {
-		host[v.Name] = v.HostPath.Path
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			host[v.Name] = v.HostPath.Path
+		}
 	}
 	var out []confined
-	for _, c := range slices.Concat(m.Spec.Template.Spec.InitContainers, m.Spec.Template.Spec.Containers) {
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		s := c.SecurityContext
-		if !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
+		if s == nil || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			return nil, fmt.Errorf("%s/%s keeps capabilities that it does not name", set, c.Name)
 		}
-		one := confined{Set: set, Name: c.Name, User: s.RunAsUser, Capabilities: s.Capabilities.Add, Mounts: c.VolumeMounts}
-		for i := range one.Mounts {
-			one.Mounts[i].Host = host[one.Mounts[i].Name]
+		one := confined{Set: set, Name: c.Name, Capabilities: s.Capabilities.Add}
+		if s.RunAsUser != nil {
+			one.User = int(*s.RunAsUser)
+		}
+		for _, m := range c.VolumeMounts {
+			one.Mounts = append(one.Mounts, mount{m.Name, m.MountPath, m.ReadOnly, host[m.Name]})
 		}
 		out = append(out, one)
 	}

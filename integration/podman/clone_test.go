@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // With a builder that has Go, each Dockerfile builds from a plain clone. The builder here is the same Debian, with this machine's Go,
@@ -20,19 +22,13 @@ func TestPlainClone(t *testing.T) {
 	// The files as they are now, also where they are not committed.
 	for _, name := range []string{"Dockerfile.agent", "Dockerfile.plugin", "fleet/Dockerfile", ".dockerignore"} {
 		text, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(clone, name), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
+		testutil.Must(t, os.WriteFile(filepath.Join(clone, name), text, 0o644))
 	}
 	volumes := []string{"--volume", "/usr/bin/make:/usr/bin/make:ro"}
 	for variable, path := range map[string]string{"GOROOT": "/usr/local/go:ro", "GOMODCACHE": "/root/go/pkg/mod", "GOCACHE": "/root/.cache/go-build"} {
 		out, err := exec.CommandContext(t.Context(), "go", "env", variable).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		volumes = append(volumes, "--volume", strings.TrimSpace(string(out))+":"+path)
 	}
 	const base = "localhost/neardns-base:bookworm" // integration/tools/images'

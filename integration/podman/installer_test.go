@@ -90,9 +90,7 @@ func (f folders) install(add ...string) container {
 func (f folders) text() string {
 	f.t.Helper()
 	text, err := os.ReadFile(f.list())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, err)
 	return string(text)
 }
 
@@ -103,9 +101,7 @@ func (f folders) installed(out string, owner uint32) {
 		f.t.Fatalf("no entry in the list:\n%s\n%s", f.text(), out)
 	}
 	info, err := os.Stat(f.list())
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, err)
 	if got := info.Sys().(*syscall.Stat_t); got.Uid != owner || info.Mode().Perm() != 0o640 {
 		f.t.Errorf("the list is of uid %d, mode %v", got.Uid, info.Mode())
 	}

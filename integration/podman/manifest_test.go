@@ -5,58 +5,34 @@ package podman
 import (
 	"os"
 	"slices"
-	"sync"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// manifest is as much of a DaemonSet as reports how its containers are confined.
-type manifest struct {
-	Spec struct {
-		Template struct {
-			Spec struct {
-				InitContainers, Containers []struct {
-					Name            string
-					SecurityContext struct {
-						ReadOnlyRootFilesystem bool
-						Capabilities           struct{ Add, Drop []string }
-					}
-				}
-			}
-		}
-	}
-}
-
-var read = sync.OnceValues(func() (map[string][]string, error) {
-	out := map[string][]string{}
-	for _, name := range []string{"base", "uninstall"} {
-		text, err := os.ReadFile("../../install/" + name + "/daemonset.yaml")
-		if err != nil {
-			return nil, err
-		}
-		var m manifest
-		if err := yaml.Unmarshal(text, &m); err != nil {
-			return nil, err
-		}
-		for _, c := range slices.Concat(m.Spec.Template.Spec.InitContainers, m.Spec.Template.Spec.Containers) {
-			if s := c.SecurityContext; s.ReadOnlyRootFilesystem && slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
-				out[name+"/"+c.Name] = s.Capabilities.Add
-			}
-		}
-	}
-	return out, nil
-})
 
 // capabilitiesOf are what the manifests give a container: the tests run it with these and no other, and with one of them less.
 func capabilitiesOf(t *testing.T, name string) []string {
 	t.Helper()
-	all, err := read()
-	if err != nil {
-		t.Fatal(err)
+	set, container, _ := strings.Cut(name, "/")
+	text, err := os.ReadFile("../../install/" + set + "/daemonset.yaml")
+	testutil.Must(t, err)
+	var d appsv1.DaemonSet
+	testutil.Must(t, yaml.Unmarshal(text, &d))
+	var out []string
+	for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
+		if s := c.SecurityContext; c.Name == container && *s.ReadOnlyRootFilesystem && slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			for _, capability := range s.Capabilities.Add {
+				out = append(out, string(capability))
+			}
+		}
 	}
-	if len(all[name]) == 0 {
+	if len(out) == 0 {
 		t.Fatalf("no container %s in install/ that has a read-only root and drops all capabilities but some", name)
 	}
-	return slices.Clone(all[name])
+	return out
 }
