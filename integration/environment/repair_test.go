@@ -2,7 +2,6 @@ package environment
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -99,43 +98,6 @@ func TestRuleFaults(t *testing.T) {
 		t.Errorf("repairs counted: %d", got)
 	}
 	n.wantHealthy("at last")
-}
-
-// TestLostEvents stops the agent, overruns its event sockets with another program's rules and spoils ours among them. When
-// it goes on, it reads everything again, and touches nothing foreign.
-func TestLostEvents(t *testing.T) {
-	n := newNode(t, testutil.IPv4, testutil.NFTables)
-	n.start()
-	chain := func() string {
-		out, _ := n.Host.TryRun("", "nft", "list", "chain", "inet", "neardns", "switch4")
-		return out
-	}
-	before := chain()
-	n.agent.Stop()
-	var load strings.Builder
-	load.WriteString("add table inet big\nadd chain inet big c\n")
-	const rules = 20000
-	for i := range rules {
-		fmt.Fprintf(&load, "add rule inet big c ip daddr 10.%d.%d.1 tcp dport 80 counter accept comment \"one of very many rules of another program\"\n", i>>8, i&255)
-	}
-	load.WriteString("flush chain inet neardns switch4\n")
-	n.Host.RunInput(load.String(), "nft", "-f", "-")
-	for i := range 200 { // and of links
-		n.Host.AddAddr("lo", netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 11)}), 32))
-	}
-	n.Host.Run("ip", "address", "del", steering4.String()+"/32", "dev", "neardns0")
-	n.agent.Cont()
-	testutil.Eventually(t, func() error {
-		if got := chain(); got != before {
-			return fmt.Errorf("not repaired: %s", got)
-		}
-		return nil
-	})
-	n.awaitReady()
-	n.awaitCached("events lost")
-	if got := strings.Count(n.Host.Run("nft", "list", "chain", "inet", "big", "c"), "accept"); got != rules {
-		t.Errorf("%d of another program's rules are left, want %d", got, rules)
-	}
 }
 
 // TestRepairFight has another program delete our table whenever it is there. The agent's work is bounded, it is reported once,
