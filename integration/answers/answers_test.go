@@ -156,9 +156,7 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 	n.wantCommand("with a faulty file", 2, []string{"config", "check"}, fault)
 	n.wantCommand("with a faulty file", 2, []string{"config", "show", "--format", "conflist-entry"}, fault)
 	n.await("FAIL  config", "doctor")
-	if err := n.agent.Terminate(testutil.Patience()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	n.wantCommand("without an agent", 2, []string{"status"}, fault)
 }
 

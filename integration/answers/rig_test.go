@@ -143,13 +143,9 @@ func (n *node) configMap(corefile string) {
 		if n.maps > 1 {
 			continue
 		}
-		if err := os.Symlink("..data/"+name, folder+"/"+name); err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, os.Symlink("..data/"+name, folder+"/"+name))
 	}
-	if err := errors.Join(os.Symlink(version, folder+"/..data_tmp"), os.Rename(folder+"/..data_tmp", folder+"/..data")); err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, errors.Join(os.Symlink(version, folder+"/..data_tmp"), os.Rename(folder+"/..data_tmp", folder+"/..data")))
 	if n.kubeDNS == nil {
 		return
 	}

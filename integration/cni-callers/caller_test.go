@@ -50,9 +50,7 @@ func (n *node) testPods(t *testing.T) {
 	p := n.mustSetUp("first")
 	p.wantState(podfile.Steered, "")
 	f, err := p.file()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if f.PodName != "first" || f.PodNamespace != "shop" {
 		t.Errorf("the pod's file names %s/%s", f.PodNamespace, f.PodName)
 	}

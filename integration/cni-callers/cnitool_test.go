@@ -77,9 +77,7 @@ func TestCnitool(t *testing.T) {
 func release(t *testing.T, file, module string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../..", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/"+module {
 			return strings.TrimPrefix(f[1], "v")
@@ -94,9 +92,7 @@ func (c cnitool) testOptOut(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("in")
 	f, err := p.file()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if len(f.Nameservers) != 2 || len(f.Searches) != 1 || len(f.Options) != 1 {
 		t.Errorf("the dns capability gave %q, %q, %q", f.Nameservers, f.Searches, f.Options)
 	}
@@ -124,9 +120,7 @@ func (c cnitool) testVanished(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("left")
 	text, err := os.ReadFile(n.list())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, os.Remove(n.list()))
 	if err := c.tearDown(p); err == nil {
 		t.Error("the tool took the pod down: say so in the table")
@@ -183,9 +177,7 @@ func TestCnitoolMacvlan(t *testing.T) {
 	if err != nil && (strings.Contains(err.Error(), "Unknown device type") || strings.Contains(err.Error(), "not supported")) {
 		testutil.Skip(t, "this kernel has no link like macvlan") // tests of pkg/steer show what is made of other such links
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.Host.Run("ip", "link", "delete", "mac0")
 	c := cnitool{n}
 	n.caller = c

@@ -37,13 +37,9 @@ func TestCRIO(t *testing.T) {
 func (c *crio) testValidated(t *testing.T) {
 	n := c.node
 	main, err := os.ReadFile(n.list())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	early, err := conflist.Append(main, []byte(`{"type":"neardns","redirects":["10.96.0.10"]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.write("net.d/10-main.conflist", string(early))
 	if _, err := c.network(); err == nil || !strings.Contains(err.Error(), `failed to find plugin "neardns"`) {
 		t.Errorf("a list with a plugin that is not there: %v", err)
@@ -78,9 +74,7 @@ func (c *crio) testVanished(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("left")
 	text, err := os.ReadFile(n.list())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, os.Remove(n.list()))
 	if err := c.ready(); err == nil {
 		t.Error("a node without a network is ready")
@@ -155,9 +149,7 @@ func (c *crio) testReboot(t *testing.T) {
 	p := n.mustSetUp("old")
 	p.Close()
 	text, err := os.ReadFile(n.list())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.writeNetwork()
 	if err := c.gc(); err != nil {
 		t.Error(err)

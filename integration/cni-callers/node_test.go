@@ -95,9 +95,7 @@ func (n *node) writeNetwork() {
 		main["master"], main["mode"] = "eth0", "bridge"
 	}
 	text, err := json.MarshalIndent(object{"cniVersion": "1.1.0", "name": n.network, "plugins": []any{main}}, "", "  ")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	n.write("net.d/10-main.conflist", string(text))
 }
 
@@ -207,9 +205,7 @@ func (p *pod) wantState(want podfile.State, reason string) {
 		programs.AwaitSteered(p.node.t, p.node.stateDir(), p.id, "eth0")
 	}
 	f, err := p.file()
-	if err != nil {
-		p.node.t.Fatal(err)
-	}
+	testutil.Must(p.node.t, err)
 	for _, d := range f.Decisions {
 		if d.State != want || !strings.Contains(d.Reason, reason) {
 			p.node.t.Errorf("pod %s: %s is %s (%s), want %s (%s)", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want, reason)
@@ -268,9 +264,7 @@ func (p *pod) wantCached(name string) {
 func (p *pod) wantKubeDNS(name string) {
 	p.node.t.Helper()
 	serials, err := p.serials(name)
-	if err != nil {
-		p.node.t.Fatal(err)
-	}
+	testutil.Must(p.node.t, err)
 	if len(serials) != 8 {
 		p.node.t.Errorf("pod %s asked for %s: answers %v, want 8 different ones", p.name, name, serials)
 	}

@@ -17,9 +17,7 @@ func TestCnitoolPage(t *testing.T) {
 	testutil.RequireRoot(t)
 	made.Make(t)
 	page, err := os.ReadFile("../../docs/reference/cnitool.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var blocks []string
 	for _, part := range strings.Split(string(page), "```sh\n")[1:] {
 		text, _, ok := strings.Cut(part, "```")

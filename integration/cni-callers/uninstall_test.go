@@ -114,9 +114,7 @@ func iptablesBackEnd(n *node) {
 		n.Host.Run(program, "-w", "-t", "mangle", "-D", "PREROUTING", "-j", "RETURN")
 	}
 	config, err := os.ReadFile(n.path("node.yaml"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	n.write("node.yaml", string(config)+"backend: iptables-nft\n")
 }
 

@@ -43,9 +43,7 @@ func (n *node) awaitLook(after time.Time) {
 func (n *node) restored() int64 {
 	n.t.Helper()
 	w, _, err := nodestate.WatchFile(n.state).Read()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return w.Restored
 }
 

@@ -84,9 +84,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	n.start()
 
 	fill, err := os.Create(filepath.Join(disk, "fill"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for err == nil {
 		_, err = fill.Write(make([]byte, 4096))
 	}

@@ -29,9 +29,7 @@ func TestMetricsTable(t *testing.T) {
 		t.Errorf("status does not tell of the process and its cache: %+v", s)
 	}
 	data, err := os.ReadFile("../../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, table, _ := strings.Cut(string(data), "## Metrics")
 	table, _, _ = strings.Cut(table, "\n## ")
 	documented := map[string]string{} // labels by name
@@ -82,23 +80,15 @@ func (n *node) scrape() map[string]*dto.MetricFamily {
 	}
 	client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Get("http://127.0.0.1:9253/metrics")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(string(text)))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	problems, err := promlint.New(strings.NewReader(string(text))).Lint()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	for _, p := range problems {
 		if strings.HasPrefix(p.Metric, "neardns_") {
 			n.t.Errorf("%s: %s", p.Metric, p.Text)

@@ -71,9 +71,7 @@ func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, 
 
 func (n *node) config() string {
 	list, err := json.Marshal(n.ClusterDNS())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	rules := cmp.Or(n.rules, "auto")
 	return fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: %s\nlocalAddresses: []\n"+
 		"upstreams: {external: []}\nstateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\nbackend: %s\n%s", list, n.state, n.path("lib"), n.path("none"), rules, calm)
@@ -86,9 +84,7 @@ func (n *node) entry() map[string]any {
 
 func (n *node) conflist() string {
 	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "pods", "plugins": []any{map[string]any{"type": "ptp"}, n.entry()}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(text)
 }
 

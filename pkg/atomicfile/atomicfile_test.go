@@ -9,14 +9,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	all, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var out []string
 	for _, e := range all {
 		out = append(out, e.Name())
@@ -38,9 +38,7 @@ func TestWrite(t *testing.T) {
 				t.Errorf("without a folder: %v", err)
 			}
 			for _, text := range []string{"first", "second, which is longer", ""} {
-				if err := Write(path, []byte(text), o); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, Write(path, []byte(text), o))
 				got, err := os.ReadFile(path)
 				st, statErr := os.Stat(path)
 				if err != nil || statErr != nil || string(got) != text || st.Mode() != 0o640 {
@@ -64,9 +62,7 @@ func TestWrite(t *testing.T) {
 func TestWriteOverLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
-	if err := os.Symlink("/dev/full", path+".new"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Symlink("/dev/full", path+".new"))
 	if err := Write(path, []byte("x"), Options{Mode: 0o600}); err != nil || names(t, dir) != "f" {
 		t.Errorf("%v: %s", err, names(t, dir))
 	}
@@ -78,9 +74,7 @@ func TestWriteOverLeftovers(t *testing.T) {
 func TestTemp(t *testing.T) {
 	dir := t.TempDir()
 	like, err := os.Stat(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	name, err := Temp(filepath.Join(dir, "f"), []byte("x"), Options{Mode: 0o600, Owner: like, Pattern: ".a-*.tmp"})
 	if err != nil || !strings.HasPrefix(filepath.Base(name), ".a-") || !strings.HasSuffix(name, ".tmp") {
 		t.Fatalf("%s, %v", name, err)
@@ -98,9 +92,7 @@ func TestTemp(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, []byte("12345"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("12345"), 0o600))
 	if got, err := Read(path, 5); err != nil || string(got) != "12345" {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -82,9 +82,7 @@ func TestExchanger(t *testing.T) {
 	testutil.Must(t, os.WriteFile(file, []byte("old"), 0o640))
 	set := setAttributes(t, file)
 	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	o := Options{Mode: 0o640, Owner: info, Attributes: file}
 	if err := x.Write(file, []byte("another"), []byte("new"), o); !errors.Is(err, ErrMoved) {
 		t.Errorf("over another text: %v", err)
@@ -215,9 +213,7 @@ func TestAttributesThatCannotBeKept(t *testing.T) {
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	unlock, err := Lock(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if _, err := Lock(ended, dir); !errors.Is(err, context.Canceled) {
@@ -225,9 +221,7 @@ func TestLock(t *testing.T) {
 	}
 	unlock()
 	unlock, err = Lock(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	unlock()
 	if _, err := Lock(t.Context(), filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there")
@@ -239,9 +233,7 @@ func TestLockIsAwaited(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		unlock, err := Lock(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*lockPoll)
 		defer cancel()
 		if _, err := Lock(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
@@ -250,9 +242,7 @@ func TestLockIsAwaited(t *testing.T) {
 		time.AfterFunc(5*lockPoll/2, unlock)
 		begun := time.Now()
 		second, err := Lock(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer second()
 		if waited := time.Since(begun); waited != 3*lockPoll {
 			t.Errorf("waited %v, want %v", waited, 3*lockPoll)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestListen checks that a second listener replaces the first one's socket, and that closing the first leaves it in place.
@@ -16,33 +18,21 @@ func TestListen(t *testing.T) {
 			answers := func(want *net.UnixListener) {
 				t.Helper()
 				c, err := net.Dial(network, path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				defer c.Close()
 				got, err := want.AcceptUnix()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				_ = got.Close()
 			}
-			if err := os.WriteFile(path+".new", []byte("left by a crash"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, os.WriteFile(path+".new", []byte("left by a crash"), 0o600))
 			first, err := Listen(network, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			answers(first)
 			second, err := Listen(network, path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			defer second.Close()
 			answers(second)
-			if err := first.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, first.Close())
 			answers(second)
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("%v, %v", info, err)
@@ -57,9 +47,7 @@ func TestListen(t *testing.T) {
 func TestListenNot(t *testing.T) {
 	dir := t.TempDir()
 	full := filepath.Join(dir, "folder")
-	if err := os.MkdirAll(filepath.Join(full+".new", "in it"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Join(full+".new", "in it"), 0o700))
 	for name, path := range map[string]string{
 		"no folder":                filepath.Join(dir, "none", "s"),
 		"too long":                 filepath.Join(dir, strings.Repeat("s", 120)),

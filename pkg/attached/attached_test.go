@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
@@ -38,14 +39,10 @@ const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"veth0"},{"name":"et
 func attach(t *testing.T, root, id string, caps map[string]any, args [][2]string, result string) []byte {
 	t.Helper()
 	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"ptp"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, err = libcni.NewCNIConfigWithCacheDir(nil, root, printer{result}).AddNetworkList(t.Context(), list,
 		&libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/a", IfName: "eth0", Args: args, CapabilityArgs: caps})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return list.Bytes
 }
 
@@ -70,9 +67,7 @@ func TestRead(t *testing.T) {
 		{ContainerID: "c3", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
 	} {
 		got, err := Read(paths[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if got.Made.IsZero() {
 			t.Error("it was made never")
 		}
@@ -93,20 +88,14 @@ func TestReadWithoutNetNS(t *testing.T) {
 	attach(t, root, "c1", nil, nil, strings.ReplaceAll(result, "/run/netns/a", "/proc/7/ns/net"))
 	path := filepath.Join(root, "results", "pods-c1-eth0")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var kept map[string]any
-	if err := json.Unmarshal(text, &kept); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(text, &kept))
 	delete(kept, "netns")
 	if text, err = json.Marshal(kept); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, text, 0o600))
 	if got, err := Read(path); err != nil || got.NetNS != "/proc/7/ns/net" {
 		t.Errorf("%q, %v", got.NetNS, err)
 	}
@@ -117,9 +106,7 @@ func TestReadFaults(t *testing.T) {
 	if paths, err := List(filepath.Dir(filepath.Dir(folder))); len(paths) > 0 || err != nil {
 		t.Errorf("a cache that is not there: %v, %v", paths, err)
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(folder, 0o700))
 	for name, c := range map[string]struct{ text, want string }{
 		"half":   {`{"kind":"cniCac`, "not valid JSON"},
 		"legacy": {result, "libcni before 0.8"},
@@ -128,9 +115,7 @@ func TestReadFaults(t *testing.T) {
 			"result: "},
 		"big": {strings.Repeat(" ", maxSize+1), "larger than"},
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(folder, name), []byte(c.text), 0o600))
 		_, err := Read(filepath.Join(folder, name))
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

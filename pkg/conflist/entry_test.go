@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestEntry(t *testing.T) {
@@ -66,9 +67,7 @@ func TestEntry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Entry(tc.settings)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if diff := cmp.Diff(tc.want, string(got)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

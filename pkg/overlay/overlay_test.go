@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/strict"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func settings(nameservers, searches, options string) resolvconf.Settings {
@@ -38,9 +39,7 @@ func decode(field string, data []byte) (*Rules, error) {
 func mustDecode(t *testing.T, text string) *Rules {
 	t.Helper()
 	r, err := decode("dns", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/strict"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Warnings reports each setting that a typical pod does not get as intended, with its field.
@@ -47,9 +48,7 @@ func TestWarnings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := strict.JSON("", "dns", []byte(tc.rules))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var got []string
 			for i, w := range Warnings(v, *mustDecode(t, tc.rules), []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}, "cluster.local") {
 				text := w.Error()

@@ -46,9 +46,7 @@ func TestFindAndWrite(t *testing.T) {
 	testutil.Must(t, os.Chown(path, 7, 8))
 	label := unix.Setxattr(path, "user.label", []byte("s0:c1"), 0) == nil // not every file system has it
 	mounted, err := os.Open(path)                                         // as a container has it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer mounted.Close()
 	before := stat(t, path)
 
@@ -87,9 +85,7 @@ func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 	_, path := pattern(t, "x")
 	testutil.Must(t, os.WriteFile(path, []byte("old"), 0o644))
 	f, err := Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, os.WriteFile(path, []byte("new"), 0o644))
 	if err := f.Write([]byte("ours")); err == nil || !strings.Contains(err.Error(), "has changed") {
 		t.Errorf("wrote over it: %v", err)
@@ -118,9 +114,7 @@ func TestFull(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat("x", size)), 0o644))
 	}
 	f, err := Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if err := f.Write([]byte(strings.Repeat("y", 5000))); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("written: %v", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestFaultError(t *testing.T) {
@@ -40,9 +42,7 @@ func TestNearest(t *testing.T) {
 
 func TestReader(t *testing.T) {
 	v, err := JSON("", "top", []byte(` {"a": "x", "b": [1, "y", null], "a": {"c d": true}, "e": "${E}"} `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r := Reader{Expand: func(_ Value, text string) (string, error) {
 		if text == "${E}" {
 			return "", errors.New("E is not set: set it")
@@ -96,9 +96,7 @@ top.bb: unknown key: write "b"`
 // Each value of a JSON text has its line.
 func TestLines(t *testing.T) {
 	v, err := JSON("f", "", []byte("\n{\"a\":\n [1,\n\n {\"b\": \"x\\ny\", \"c\":\n2}]}\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var r Reader
 	list := v.Map()["a"]
 	for _, v := range []Value{v, list, list.Items()[0], list.Items()[1], list.Items()[1].Map()["b"], list.Items()[1].Map()["c"]} {

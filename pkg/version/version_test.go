@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/version"
 )
 
@@ -21,21 +22,15 @@ func TestString(t *testing.T) {
 func TestTag(t *testing.T) {
 	dir := t.TempDir()
 	text, err := os.ReadFile("version.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, content := range map[string]string{
 		"go.mod":             "module example.org/tagged\n\ngo 1.26\n",
 		"version/version.go": string(text),
 		"main.go":            "package main\n\nimport \"example.org/tagged/version\"\n\nfunc main() { println(version.String()) }\n",
 	} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testutil.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	for _, args := range [][]string{
 		{"git", "init", "-q"}, {"git", "add", "."},
