@@ -165,8 +165,9 @@ test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises 
 	$(PASSED)
 
 test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
-	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale compat; do \
+	@failed=; for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale compat; do \
 		printf '\n== make %s\n' "$$target"; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+	$(PASSED)
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
 ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... ./fleet/edge/... ./fleet/zones/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
@@ -294,6 +295,7 @@ scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services wit
 test-hosts: build ## the role hosts in full (as root): the file written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's; ten minutes of trouble with kube-dns; a quarter of an hour
 	@NEARDNS_HOSTS_KILLS=1000 $(GO) test -count=1 -timeout 60m -run '^TestKilledWriter$$' -v ./agent/internal/hostsfile | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@$(BUILT) NEARDNS_HOSTS_MINUTES=10 $(GO) test -tags timing -count=1 -timeout 60m -run '^TestTimingHostsInTrouble$$' -parallel 12 -v ./agent | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	$(PASSED)
 
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); with KEEP=a folder what is found is kept there and is no failure
 	@$(TESTRUN) -fuzzonly -fuzztime $(FUZZTIME) $(if $(KEEP),-keep "$(KEEP)") $(if $(BUDGET),-budget $(BUDGET)) $(PKGS)
@@ -331,6 +333,7 @@ FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SH
 faults: deps build tools bin/tools/faults ## count what each fault costs pods, next to a stock CoreDNS, unbound and a node without a cache: half an hour (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=off: without hits in the kernel); bin/faults.json
 	@integration/tools/deps unbound:unbound
 	@bin/tools/faults $(FAULTS)
+	$(PASSED)
 
 BENEFIT = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(LOSS),-loss $(LOSS)) $(if $(AWAY),-away $(AWAY))
 benefit: deps build tools bin/tools/benefit ## lookups with neardns and without, side by side: time, loss, conntrack entries (ROUNDS=5, LOSS=2, AWAY=1ms); bin/benefit.md, bin/benefit.svg

@@ -181,6 +181,18 @@ func TestLanes(t *testing.T) {
 	}
 }
 
+// The weekly target goes on after a part that fails, names these parts, and passes only without one.
+func TestAllTargets(t *testing.T) {
+	for made, want := range map[string]string{"true": "== make compat\n", "false": "failed: test test-timing lint"} {
+		cmd := exec.CommandContext(t.Context(), "make", "-s", "test-all", "MAKE="+made)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CI=true") // records no run
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (made == "true") || !strings.Contains(string(out), want) {
+			t.Errorf("each part is %s: %v, want %q in\n%s", made, err, want, out)
+		}
+	}
+}
+
 // A table is stale when a commit has touched its paths since, whatever else was changed; a shallow clone does not know.
 func TestStale(t *testing.T) {
 	script, err := filepath.Abs(filepath.Join(root, ".ci/lanes"))

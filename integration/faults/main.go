@@ -23,6 +23,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/integration/faults/load"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -98,6 +99,9 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	}
 	if bad := r.exceeded(o.check); err == nil && len(bad) > 0 {
 		err = errors.New("beyond its limit:\n  " + strings.Join(bad, "\n  "))
+	}
+	if err == nil && r.Command == drawnBy && !o.check {
+		err = compat.Draw(page, "faults", r.table())
 	}
 	return err
 }

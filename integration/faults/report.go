@@ -62,16 +62,8 @@ func (r *report) markdown(out io.Writer) {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format, args...) }
 	p("Taken %s on %s, by `%s`.\n", r.Taken.Format("2006-01-02"), r.Machine, r.Command)
 	p("Lost: queries without a right answer; of ours median / worst of %d rounds, of the others the medians of UDP / TCP (unbound and bare: "+
-		"at most %d rounds). Gap: the longest between two right answers, of all rounds. Bare is a node without a cache.\n\n%s",
-		r.Rounds, fewRounds, tableHead)
-	for _, w := range r.Rows {
-		p("| %s | %s | %s | %s |", w.Title, w.Limit, w.asked(), w.ours())
-		for _, name := range others() {
-			p(" %s |", w.other(name))
-		}
-		p(" %s |\n", w.holds())
-	}
-	p("\n")
+		"at most %d rounds). Gap: the longest between two right answers, of all rounds. Bare is a node without a cache.\n\n%s\n",
+		r.Rounds, fewRounds, r.table())
 	var notes strings.Builder
 	for _, w := range r.Rows {
 		for _, s := range append(append([]string(nil), w.Beyond...), w.Sometimes...) {
@@ -92,6 +84,20 @@ func (r *report) markdown(out io.Writer) {
 	p("%s", notes.String())
 }
 
+// table draws the rows in Markdown.
+func (r *report) table() string {
+	var b strings.Builder
+	b.WriteString(tableHead)
+	for _, w := range r.Rows {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |", w.Title, w.Limit, w.asked(), w.ours())
+		for _, name := range others() {
+			fmt.Fprintf(&b, " %s |", w.other(name))
+		}
+		fmt.Fprintf(&b, " %s |\n", w.holds())
+	}
+	return b.String()
+}
+
 // asked is the number of queries that a round sent.
 func (w *row) asked() string {
 	for _, o := range append(append([]outcome(nil), w.Ours...), w.Others[stock]...) {
@@ -99,6 +105,12 @@ func (w *row) asked() string {
 	}
 	return ""
 }
+
+// The document with the table, from the repository's folder, and the target that draws it: the one of .ci/lanes.txt.
+const (
+	page    = "docs/project/faults.md"
+	drawnBy = "make faults ROUNDS=3"
+)
 
 // tableHead is the table's first lines.
 const tableHead = "| fault | at most | sent, UDP + TCP | ours: lost, UDP | TCP | gap, and more " +
