@@ -149,6 +149,21 @@ func numbers(text string) []string {
 	return number.FindAllString(strings.ReplaceAll(text, ",", ""), -1)
 }
 
+// The bench's page has the rows of the table in NodeLocal DNSCache's proposal, and other servers in them.
+func TestProposalBenchmark(t *testing.T) {
+	bench := read(t, "docs/project/bench.md")
+	for _, row := range [][2]string{
+		{"Multiple services(20)", "Yes"}, {"External queries", "Yes"}, {"Single Service", "Yes"}, {"Single NXDomain", "Yes"},
+		{"Multiple services", "No"},
+	} {
+		for _, program := range []string{"neardns", "CoreDNS", "unbound"} {
+			if line := "\n| " + row[0] + " | " + program + " | " + row[1] + " | "; !strings.Contains(bench, line) {
+				t.Errorf("docs/project/bench.md has no row %q", line)
+			}
+		}
+	}
+}
+
 // Each figure has one source: docs/performance.md's table is drawn from the bench, its other numbers and those of README.md's
 // promises are in a page that they link to, and a figure in words fits its row.
 func TestFigures(t *testing.T) {
