@@ -54,9 +54,7 @@ func TestEndpointIsBounded(t *testing.T) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
 	for i := range conns {
 		c, err := d.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		conns[i] = c
 		wg.Go(func() {
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX: ")
@@ -82,9 +80,7 @@ func TestEndpointIsBounded(t *testing.T) {
 		}
 	}
 	long, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	long.Header.Set("X", strings.Repeat("a", 16<<10))
 	if resp, err := from("127.0.0.2").Do(long); err != nil || resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a header of 16 KiB: %+v, %v", resp, err)
@@ -156,9 +152,7 @@ func TestScrapesTakeTurns(t *testing.T) {
 	})))
 	for range 2 * maxScrapes { // slow readers
 		c, err := net.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer c.Close()
 		_, _ = io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
 		if _, err := io.ReadFull(c, make([]byte, 16)); err != nil {

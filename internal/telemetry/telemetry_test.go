@@ -13,21 +13,23 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,20 +77,20 @@ func everything() *Metrics {
 	return m
 }
 
+// exports reports whether a series with this prefix is exported.
+func exports(t *testing.T, m *Metrics, prefix string) bool {
+	t.Helper()
+	families, err := m.registry.Gather()
+	testutil.Must(t, err)
+	return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), prefix) })
+}
+
 // TestKernelHitsAuto: in mode auto, no series reports that kernel hits are missing, so no alert fires.
 func TestKernelHitsAuto(t *testing.T) {
 	for _, k := range []KernelHits{{Auto: true}, {Auto: true, OK: true}, {}} {
 		m := New("v0.1.0")
 		m.CollectKernelHits(func() (KernelHits, bool) { return k, true })
-		families, err := m.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := false
-		for _, f := range families {
-			found = found || f.GetName() == "neardns_kernel_ok"
-		}
-		if want := k.OK || !k.Auto; found != want {
+		if found, want := exports(t, m, "neardns_kernel_ok"), k.OK || !k.Auto; found != want {
 			t.Errorf("%+v: neardns_kernel_ok is there: %t", k, found)
 		}
 	}
@@ -98,14 +100,8 @@ func TestKernelHitsAuto(t *testing.T) {
 func TestNoWatch(t *testing.T) {
 	m := New("v0.1.0")
 	m.CollectWatch(func() (nodestate.Watch, bool, error) { return nodestate.Watch{}, false, nil })
-	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if strings.HasPrefix(f.GetName(), "neardns_conflist") {
-			t.Errorf("%s is exported", f.GetName())
-		}
+	if exports(t, m, "neardns_conflist") {
+		t.Error("the watch's series are exported")
 	}
 }
 
@@ -121,8 +117,8 @@ func TestConfigOK(t *testing.T) {
 			t.Errorf("step %d: %v, want %v", i, got, step.want)
 		}
 	}
-	if got := m.Totals("neardns_reloads_total"); got[0] != 3 {
-		t.Errorf("%v reloads, want 3", got[0])
+	if got := m.Totals("neardns_none_total", "neardns_reloads_total"); got[0] != 0 || got[1] != 3 {
+		t.Errorf("totals %v, want no others and 3 reloads", got)
 	}
 }
 
@@ -145,134 +141,21 @@ func TestLeaseGone(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	m := everything()
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, p := range problems {
 		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
 	}
-	want := `
-# HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot file last matched the cache; at first, when the agent began to keep it.
-# TYPE neardns_cache_snapshot_timestamp_seconds gauge
-neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
-# HELP neardns_can_ask Whether the agent's own last query for the cluster's names was answered (1), or not, or none was sent yet (0).
-# TYPE neardns_can_ask gauge
-neardns_can_ask 1
-# HELP neardns_config_ok Whether the agent serves by the configuration as it is now (1), or refused it and serves by the one before (0).
-# TYPE neardns_config_ok gauge
-neardns_config_ok 0
-# HELP neardns_conflist_fighting Whether another program keeps removing the conflist entry, so that repairs are less frequent (1).
-# TYPE neardns_conflist_fighting gauge
-neardns_conflist_fighting 0
-# HELP neardns_conflist_looked_timestamp_seconds When the watch last looked at the network's configuration.
-# TYPE neardns_conflist_looked_timestamp_seconds gauge
-neardns_conflist_looked_timestamp_seconds 1.79327526e+09
-# HELP neardns_conflist_ok Whether the watch found plugin and conflist entry on the node, or put them there, when it last looked (1), or could not (0).
-# TYPE neardns_conflist_ok gauge
-neardns_conflist_ok 1
-# HELP neardns_conflist_repairs_total How often the watch had to put an unchanged conflist entry back since it began.
-# TYPE neardns_conflist_repairs_total counter
-neardns_conflist_repairs_total 2
-# HELP neardns_fallback_proven Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), it is steered for no further pod.
-# TYPE neardns_fallback_proven gauge
-neardns_fallback_proven{cluster_dns="10.96.0.10"} 1
-neardns_fallback_proven{cluster_dns="fd00:10:96::a"} 0
-# HELP neardns_handovers_total Handovers of the node from one agent to the next: taken by this one, given by it, refused by it, or failed.
-# TYPE neardns_handovers_total counter
-neardns_handovers_total{result="failed"} 0
-neardns_handovers_total{result="given"} 1
-neardns_handovers_total{result="refused"} 0
-neardns_handovers_total{result="taken"} 0
-# HELP neardns_kernel_copies_total Queries that the kernel passed on because it had no answer, by what became of the copy for this agent.
-# TYPE neardns_kernel_copies_total counter
-neardns_kernel_copies_total{result="dropped"} 0
-neardns_kernel_copies_total{result="fetched"} 4
-neardns_kernel_copies_total{result="first"} 5
-neardns_kernel_copies_total{result="full"} 2
-neardns_kernel_copies_total{result="limited"} 1
-neardns_kernel_copies_total{result="pending"} 3
-# HELP neardns_kernel_entries Answers that the kernel has.
-# TYPE neardns_kernel_entries gauge
-neardns_kernel_entries 9
-# HELP neardns_kernel_hits_total Queries that the kernel answered, which coredns_* do not count.
-# TYPE neardns_kernel_hits_total counter
-neardns_kernel_hits_total{rcode="NOERROR",type="A"} 40
-# HELP neardns_kernel_ok Whether hits are answered in the kernel where that is wanted; else the agent answers them, or kube-dns with arrangement transparent.
-# TYPE neardns_kernel_ok gauge
-neardns_kernel_ok 1
-# HELP neardns_kernel_pods Pods whose hits are wanted in the kernel, by state: answered there, or refused.
-# TYPE neardns_kernel_pods gauge
-neardns_kernel_pods{state="answered"} 2
-neardns_kernel_pods{state="refused"} 1
-# HELP neardns_lease_changes_total How often the lease for an address and protocol began or ended.
-# TYPE neardns_lease_changes_total counter
-neardns_lease_changes_total{address="169.254.20.11",protocol="udp"} 2
-neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
-# HELP neardns_lease_held Whether the lease lets queries to an address and protocol reach the agent (1) or not (0).
-# TYPE neardns_lease_held gauge
-neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
-neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
-# HELP neardns_lease_lost_total Leases that were lost, by the failure of the last probe, or upstream: no upstream answered.
-# TYPE neardns_lease_lost_total counter
-neardns_lease_lost_total{reason="network"} 0
-neardns_lease_lost_total{reason="other"} 1
-neardns_lease_lost_total{reason="refused"} 0
-neardns_lease_lost_total{reason="slow"} 1
-neardns_lease_lost_total{reason="timeout"} 0
-neardns_lease_lost_total{reason="upstream"} 0
-neardns_lease_lost_total{reason="wrong-answer"} 0
-# HELP neardns_pods Interfaces of this node's pods, by whether their queries are steered to the cache.
-# TYPE neardns_pods gauge
-neardns_pods{state="given-back"} 0
-neardns_pods{state="gone"} 0
-neardns_pods{state="left-alone"} 1
-neardns_pods{state="pending"} 0
-neardns_pods{state="steered"} 3
-# HELP neardns_probes_total Probes, by result.
-# TYPE neardns_probes_total counter
-neardns_probes_total{result="canceled"} 0
-neardns_probes_total{result="network"} 0
-neardns_probes_total{result="ok"} 1
-neardns_probes_total{result="other"} 1
-neardns_probes_total{result="refused"} 0
-neardns_probes_total{result="slow"} 0
-neardns_probes_total{result="timeout"} 1
-neardns_probes_total{result="wrong-answer"} 0
-# HELP neardns_reloads_total Changed configurations, taken over or refused.
-# TYPE neardns_reloads_total counter
-neardns_reloads_total{result="refused"} 1
-neardns_reloads_total{result="taken"} 1
-# HELP neardns_repairs_total Repairs of things on the node that were not as they should be, by kind.
-# TYPE neardns_repairs_total counter
-neardns_repairs_total{kind="firewall"} 0
-neardns_repairs_total{kind="link"} 0
-neardns_repairs_total{kind="other"} 1
-neardns_repairs_total{kind="prober"} 0
-neardns_repairs_total{kind="rules"} 1
-# HELP neardns_switch_packets_total Queries that passed the switch, by way: packets over UDP, connections over TCP. The ways uplink and stranger count every packet over TCP. The way fallback includes the agent's own fallback checks, a few a minute.
-# TYPE neardns_switch_packets_total counter
-neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
-neardns_switch_packets_total{protocol="udp",way="delivered"} 7
-# HELP neardns_switch_restored_total How often the watch restored the host's rules because no agent did, since it began.
-# TYPE neardns_switch_restored_total counter
-neardns_switch_restored_total 1
-`
 	var got strings.Builder
 	for _, f := range families {
 		if f.GetName() == "neardns_build_info" {
 			continue
 		}
-		if _, err := expfmt.MetricFamilyToText(&got, f); err != nil {
-			t.Fatal(err)
-		}
+		_, err := expfmt.MetricFamilyToText(&got, f)
+		testutil.Must(t, err)
 	}
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	golden.Check(t, "metrics.txt", got.String())
 }
 
 // TestGathersTogether checks that one page has our metrics and those of the default registry, where CoreDNS's are, and
@@ -393,9 +276,7 @@ func TestServeOff(t *testing.T) {
 // TestServeSocket checks that the endpoint replaces a dead agent's socket, and that only root can connect.
 func TestServeSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, nil, 0o644))
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -423,33 +304,14 @@ func TestServeSocket(t *testing.T) {
 }
 
 func TestLogger(t *testing.T) {
-	level := new(slog.LevelVar)
-	for _, tc := range []struct {
-		asJSON bool
-		want   string
-	}{{false, "level=INFO msg=hello addr=10.0.0.1"}, {true, `"level":"INFO","msg":"hello","addr":"10.0.0.1"`}} {
+	for asJSON, want := range map[bool]string{false: "level=INFO msg=hello addr=10.0.0.1",
+		true: `"level":"INFO","msg":"hello","addr":"10.0.0.1"`} {
 		out := new(bytes.Buffer)
-		log := NewLogger(out, level, tc.asJSON)
+		log := NewLogger(out, slog.LevelInfo, asJSON)
 		log.Debug("not yet")
 		log.Info("hello", "addr", netip.MustParseAddr("10.0.0.1"))
-		if !strings.Contains(out.String(), tc.want) || strings.Contains(out.String(), "not yet") {
-			t.Errorf("json %v: %s", tc.asJSON, out)
+		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "not yet") {
+			t.Errorf("json %v: %s", asJSON, out)
 		}
-		level.Set(slog.LevelDebug)
-		log.Debug("now")
-		if !strings.Contains(out.String(), "now") {
-			t.Errorf("a new level has no effect")
-		}
-		level.Set(slog.LevelInfo)
-	}
-}
-
-func TestTotals(t *testing.T) {
-	m := New("v1")
-	m.Probe("")
-	m.Probe("timeout")
-	m.Repair("link")
-	if got := m.Totals("neardns_repairs_total", "neardns_none_total", "neardns_probes_total"); got[0] != 1 || got[1] != 0 || got[2] != 2 {
-		t.Errorf("totals: %v", got)
 	}
 }
