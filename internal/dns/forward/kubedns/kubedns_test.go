@@ -1,6 +1,7 @@
 package kubedns
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // kubeadm is what kubeadm writes, from 1.17 on; kind and most others have the same.
@@ -50,6 +52,10 @@ func forwarding(to string) string {
 const sent = "forward . /etc/resolv.conf, line 13"
 
 func TestRead(t *testing.T) {
+	golden.Cases(t, "testdata/corefiles/*.txt", func(_ *testing.T, sections map[string]string) string {
+		v := Read(sections["corefile"], "cluster.local")
+		return fmt.Sprintf("node %t: %s %v\n", v.Node, v.Why, v.Names)
+	})
 	for _, tc := range []struct {
 		name, text string
 		node       bool
@@ -58,188 +64,8 @@ func TestRead(t *testing.T) {
 	}{
 		{"kubeadm", kubeadm, true, sent, nil},
 		{"kubeadm, by Windows", strings.ReplaceAll(kubeadm, "\n", "\r\n"), true, sent, nil},
-		{"EKS", `.:53 {
-    errors
-    health {
-        lameduck 5s
-      }
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-      pods insecure
-      fallthrough in-addr.arpa ip6.arpa
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf
-    cache 30
-    loop
-    reload
-    loadbalance
-}`, true, "forward . /etc/resolv.conf, line 12", nil},
-		{"helm chart, RKE2", `.:53 {
-    errors
-    health  {
-        lameduck 10s
-    }
-    ready
-    kubernetes   cluster.local  cluster.local in-addr.arpa ip6.arpa {
-        pods insecure
-        fallthrough in-addr.arpa ip6.arpa
-        ttl 30
-    }
-    prometheus   0.0.0.0:9153
-    forward   . /etc/resolv.conf
-    cache   30
-    loop
-    reload
-    loadbalance
-}`, true, "forward . /etc/resolv.conf, line 13", nil},
-		{"kops", `.:53 {
-    errors
-    health {
-      lameduck 5s
-    }
-    ready
-    kubernetes cluster.local. in-addr.arpa ip6.arpa {
-      pods insecure
-      fallthrough in-addr.arpa ip6.arpa
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf {
-      max_concurrent 1000
-    }
-    cache 30
-    loop
-    reload
-    loadbalance
-}`, true, "forward . /etc/resolv.conf, line 12", nil},
-		{"kubespray", `.:53 {
-    errors {
-    }
-    health {
-        lameduck 5s
-    }
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-      pods insecure
-      fallthrough in-addr.arpa ip6.arpa
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf {
-      prefer_udp
-      max_concurrent 1000
-    }
-    cache 30
-
-    loop
-    reload
-    loadbalance
-}`, true, "forward . /etc/resolv.conf, line 13", nil},
-		// As corefileTemplate of OpenShift's cluster-dns-operator renders a DNS object without fields.
-		{"OpenShift", `.:5353 {
-    bufsize 1232
-    errors
-    log . {
-        class error
-    }
-    health {
-        lameduck 20s
-    }
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-        pods insecure
-        fallthrough in-addr.arpa ip6.arpa
-    }
-    prometheus 127.0.0.1:9153
-    forward . /etc/resolv.conf {
-        policy sequential
-    }
-    cache 900 {
-        denial 9984 30
-    }
-    reload
-}
-hostname.bind:5353 {
-    chaos
-}`, true, "forward . /etc/resolv.conf, line 16", nil},
 		{"a zone of another plugin, too", kubeadm + "hostname.bind:5353 {\n    chaos\n    template ANY ANY\n}", false,
 			"its Corefile has the zone hostname.bind", []string{"hostname.bind."}},
-		{"OpenShift with a forwarder", `# foo
-foo.com:5353 {
-    prometheus 127.0.0.1:9153
-    forward . 1.1.1.1 2.2.2.2:5353 {
-        policy random
-    }
-    errors
-    bufsize 1232
-    cache 900 {
-        denial 9984 30
-    }
-}
-.:5353 {
-    kubernetes cluster.local in-addr.arpa ip6.arpa
-    forward . /etc/resolv.conf {
-        policy sequential
-    }
-}`, false, "its Corefile has the zone foo.com", []string{"foo.com."}},
-		{"k3s", `.:53 {
-    errors
-    health
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-      pods insecure
-      fallthrough in-addr.arpa ip6.arpa
-    }
-    hosts /etc/coredns/NodeHosts {
-      ttl 60
-      reload 15s
-      fallthrough
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf
-    cache 30
-    loop
-    reload
-    loadbalance
-    import /etc/coredns/custom/*.override
-}
-import /etc/coredns/custom/*.server`, false, "its Corefile imports text that is not available here, line 20", nil},
-		{"k3s, without its imports", `.:53 {
-    errors
-    kubernetes cluster.local in-addr.arpa ip6.arpa
-    hosts /etc/coredns/NodeHosts {
-      ttl 60
-      fallthrough
-    }
-    forward . /etc/resolv.conf
-}`, false, "its Corefile has the plugin hosts, line 4", nil},
-		{"AKS", `.:53 {
-    errors
-    ready
-    health {
-      lameduck 5s
-    }
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-      pods insecure
-      fallthrough in-addr.arpa ip6.arpa
-      ttl 30
-    }
-    prometheus :9153
-    forward . /etc/resolv.conf
-    cache 30
-    loop
-    reload
-    loadbalance
-    import custom/*.override
-    template ANY ANY internal.cloudapp.net {
-      match "^(?:[^.]+\.){4,}internal\.cloudapp\.net\.$"
-      rcode NXDOMAIN
-      fallthrough
-    }
-    template ANY ANY reddog.microsoft.com {
-      rcode NXDOMAIN
-    }
-}
-import custom/*.server`, false, "its Corefile imports text that is not available here, line 18", nil},
 		{"AKS, without its imports", with(`    template ANY ANY reddog.microsoft.com {
       rcode NXDOMAIN
     }`), false, "its Corefile has the plugin template, line 13", []string{"reddog.microsoft.com."}},
@@ -277,15 +103,6 @@ import custom/*.server`, false, "its Corefile imports text that is not available
 			"its Corefile has the zone corp.local (kubernetes), line 7", []string{"corp.local."}},
 		{"kubernetes for everything", strings.Replace(kubeadm, "kubernetes cluster.local in-addr.arpa ip6.arpa", "kubernetes", 1), false,
 			"its Corefile has kubernetes for all names, line 7", nil},
-		{"the cluster's zones apart", `cluster.local:53 in-addr.arpa:53, ip6.arpa:53 {
-    kubernetes cluster.local in-addr.arpa ip6.arpa
-}
-10.0.0.0/8 {
-    forward . 10.150.0.1
-}
-dns://.:53 {
-    forward . /etc/resolv.conf
-}`, true, "forward . /etc/resolv.conf, line 8", nil},
 		{"a zone within the cluster's", kubeadm + "who.cluster.local:53 {\n    template ANY ANY\n}\n", true, sent, nil},
 		{"a reverse zone elsewhere", with("    forward 10.in-addr.arpa 10.150.0.1"), true, "forward . /etc/resolv.conf, line 14", nil},
 		{"a zone that only looks like the cluster's", kubeadm + "notcluster.local {\n    whoami\n}\n", false, "its Corefile has the zone notcluster.local", []string{"notcluster.local."}},

@@ -19,11 +19,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quietLog = slog.New(slog.DiscardHandler)
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	testutil.Must(t, err)
-}
-
 // write sets a file's content to one letter in one step. If it emptied the file first, a watcher could read the empty file on a busy
 // machine and send one more value.
 func write(t *testing.T, path, letter string) {
@@ -31,13 +26,13 @@ func write(t *testing.T, path, letter string) {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
 		made := filepath.Join(t.TempDir(), "made")
-		must(t, os.WriteFile(made, []byte(letter), 0o644))
-		must(t, os.Rename(made, path))
+		testutil.Must(t, os.WriteFile(made, []byte(letter), 0o644))
+		testutil.Must(t, os.Rename(made, path))
 		return
 	}
 	defer f.Close()
 	_, err = f.WriteString(letter)
-	must(t, err)
+	testutil.Must(t, err)
 }
 
 // start runs a watcher with short times. Without notify it only polls.
@@ -73,8 +68,8 @@ func ticked(t *testing.T, ticks <-chan struct{}, what string) {
 // TestLargeFile: a file is compared without holding it in memory; a geo database has 70 MB.
 func TestLargeFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "large")
-	must(t, os.WriteFile(path, nil, 0o644))
-	must(t, os.Truncate(path, 16<<20))
+	testutil.Must(t, os.WriteFile(path, nil, 0o644))
+	testutil.Must(t, os.Truncate(path, 16<<20))
 	w := &watcher{paths: []string{path}}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -83,7 +78,7 @@ func TestLargeFile(t *testing.T) {
 	if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
 		t.Errorf("it allocated %d bytes", n)
 	}
-	must(t, os.Truncate(path, 16<<20+1))
+	testutil.Must(t, os.Truncate(path, 16<<20+1))
 	if w.content() == first {
 		t.Error("another length is no change")
 	}
@@ -94,11 +89,11 @@ func TestLargeFile(t *testing.T) {
 func TestSameContentIsNoChange(t *testing.T) {
 	dir := t.TempDir()
 	file, link, folder := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "custom")
-	must(t, os.Mkdir(folder, 0o755))
+	testutil.Must(t, os.Mkdir(folder, 0o755))
 	write(t, file, "1")
 	write(t, filepath.Join(dir, "one"), "1")
 	write(t, filepath.Join(dir, "two"), "1")
-	must(t, os.Symlink("one", link))
+	testutil.Must(t, os.Symlink("one", link))
 	write(t, filepath.Join(folder, "a.override"), "1")
 	ticks := make(chan struct{}, 1)
 	w := &watcher{paths: []string{file, link, folder + "/"}, log: quietLog}
@@ -106,9 +101,9 @@ func TestSameContentIsNoChange(t *testing.T) {
 	for what, change := range map[string]func(){
 		"nothing":        func() {},
 		"written again":  func() { write(t, file, "1") },
-		"other time":     func() { must(t, os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0))) },
+		"other time":     func() { testutil.Must(t, os.Chtimes(file, time.Unix(1, 0), time.Unix(1, 0))) },
 		"another file":   func() { write(t, filepath.Join(dir, "other"), "2") },
-		"another link":   func() { must(t, os.Remove(link)); must(t, os.Symlink("two", link)) },
+		"another link":   func() { testutil.Must(t, os.Remove(link)); testutil.Must(t, os.Symlink("two", link)) },
 		"in a folder":    func() { write(t, filepath.Join(folder, "a.override"), "2") },
 		"kubelet's swap": func() { write(t, filepath.Join(folder, "..data"), "") },
 	} {
@@ -137,27 +132,14 @@ func TestWatchFile(t *testing.T) {
 	ticked(t, ticks, "written in place")
 
 	write(t, other, "3")
-	must(t, os.Rename(other, conf))
+	testutil.Must(t, os.Rename(other, conf))
 	ticked(t, ticks, "replaced by rename")
 
-	must(t, os.Remove(conf))
+	testutil.Must(t, os.Remove(conf))
 	ticked(t, ticks, "removed")
 
 	write(t, conf, "4")
 	ticked(t, ticks, "back")
-}
-
-// In a folder, only the names of the files count, not their contents, and not the names that the kubelet swaps.
-func TestWatchFolder(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "custom")
-	ticks := start(t, true, never, dir+"/")
-	must(t, os.Mkdir(dir, 0o755))
-	file := filepath.Join(dir, "a.override")
-	write(t, file, "1")
-	ticked(t, ticks, "a file in a folder that came")
-
-	must(t, os.Remove(file))
-	ticked(t, ticks, "one that went")
 }
 
 // As the kubelet does it: each key is a symlink through ..data, which is swapped by rename; then the old folder is removed.
@@ -165,17 +147,17 @@ func TestWatchConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	key := filepath.Join(dir, "stubDomains")
 	project := func(version, text string) {
-		must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
+		testutil.Must(t, os.Mkdir(filepath.Join(dir, version), 0o755))
 		write(t, filepath.Join(dir, version, "stubDomains"), text)
-		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		testutil.Must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
 		old, _ := os.Readlink(filepath.Join(dir, "..data"))
-		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		testutil.Must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 		if old != "" {
-			must(t, os.RemoveAll(filepath.Join(dir, old)))
+			testutil.Must(t, os.RemoveAll(filepath.Join(dir, old)))
 		}
 	}
 	project("..2026_1", "z")
-	must(t, os.Symlink("..data/stubDomains", key))
+	testutil.Must(t, os.Symlink("..data/stubDomains", key))
 	ticks := start(t, true, never, key, filepath.Join(dir, "upstreamNameservers"))
 	for i, text := range []string{"a", "b", "c"} {
 		project("..2026_x"+string(rune('a'+i)), text)
@@ -189,33 +171,36 @@ func TestWatchThroughLink(t *testing.T) {
 	link, stub, direct := filepath.Join(etc, "resolv.conf"), filepath.Join(run, "stub"), filepath.Join(run, "direct")
 	write(t, stub, "1")
 	write(t, direct, "2")
-	must(t, os.Symlink(stub, link))
+	testutil.Must(t, os.Symlink(stub, link))
 	ticks := start(t, true, never, link)
 
 	write(t, stub+".new", "3")
-	must(t, os.Rename(stub+".new", stub))
+	testutil.Must(t, os.Rename(stub+".new", stub))
 	ticked(t, ticks, "target replaced")
 
-	must(t, os.Symlink(direct, link+".new"))
-	must(t, os.Rename(link+".new", link))
+	testutil.Must(t, os.Symlink(direct, link+".new"))
+	testutil.Must(t, os.Rename(link+".new", link))
 	ticked(t, ticks, "link set elsewhere")
 
 	write(t, direct, "4")
 	ticked(t, ticks, "new target written")
 }
 
+// A folder that is watched itself has another list of files; the contents do not count (TestSameContentIsNoChange).
 func TestWatchFolderThatComes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "neardns")
 	file := filepath.Join(dir, "node.yaml")
-	ticks := start(t, true, never, file)
-	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(file, []byte("1"), 0o644)) // in two steps, for once
+	ticks, list := start(t, true, never, file), start(t, true, never, dir+"/")
+	testutil.Must(t, os.Mkdir(dir, 0o755))
+	testutil.Must(t, os.WriteFile(file, []byte("1"), 0o644)) // in two steps, for once
 	ticked(t, ticks, "folder and file")
+	ticked(t, list, "a file in a folder that came")
 	write(t, file, "2")
 	ticked(t, ticks, "file in the new folder")
-	must(t, os.RemoveAll(dir))
+	testutil.Must(t, os.RemoveAll(dir))
 	ticked(t, ticks, "folder removed")
-	must(t, os.Mkdir(dir, 0o755))
+	ticked(t, list, "the file that went")
+	testutil.Must(t, os.Mkdir(dir, 0o755))
 	write(t, file, "3")
 	ticked(t, ticks, "folder again")
 }
@@ -267,7 +252,7 @@ func TestWatchEnds(t *testing.T) {
 func TestWatchDoesNotBlockOnFIFO(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hosts")
 	absent := (&watcher{paths: []string{path}}).content()
-	must(t, syscall.Mkfifo(path, 0o600))
+	testutil.Must(t, syscall.Mkfifo(path, 0o600))
 	if (&watcher{paths: []string{path}}).content() != absent {
 		t.Error("a FIFO has content")
 	}
