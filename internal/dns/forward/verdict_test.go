@@ -126,9 +126,8 @@ func TestParse(t *testing.T) {
 	}
 	for text, want := range map[string]parsed{
 		"ask 10.0.0.1": {Servers: []string{"10.0.0.1:53"}},
-		"ask 10.0.0.1:5353 fd00::1 [fd00::2]:54 [fd00::3]":    {Servers: []string{"10.0.0.1:5353", "[fd00::1]:53", "[fd00::2]:54", "[fd00::3]:53"}},
-		"ask tls://9.9.9.9 tls://9.9.9.9%dns.quad9.net:8853":  {Servers: []string{"tls://9.9.9.9:853", "tls://9.9.9.9%dns.quad9.net:8853"}},
-		"ask tls://[2620:fe::fe%dns.quad9.net]:853 tls://::1": {Servers: []string{"tls://[2620:fe::fe%dns.quad9.net]:853", "tls://[::1]:853"}},
+		"ask 10.0.0.1:5353 fd00::1 [fd00::2]:54 [fd00::3]":   {Servers: []string{"10.0.0.1:5353", "[fd00::1]:53", "[fd00::2]:54", "[fd00::3]:53"}},
+		"ask tls://9.9.9.9 tls://9.9.9.9%dns.quad9.net:8853": {Servers: []string{"tls://9.9.9.9:853", "tls://9.9.9.9%dns.quad9.net:8853"}},
 		"ask 10.0.0.1 10.0.0.1:53 {\n tcp\n holds Cluster.Local\n last_resort 10.0.0.1 10.96.0.10\n mark 0x10\n}": {
 			Servers: []string{"10.0.0.1:53"}, Resorts: []string{"10.96.0.10:53"}, Holds: []string{"cluster.local."}, TCP: true, Mark: 16},
 	} {
@@ -152,12 +151,6 @@ func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"ask":                                               "argument",
 		"ask kube-dns":                                      "not a server",
-		"ask 0.0.0.0":                                       "not a server's address",
-		"ask 10.0.0.1:0":                                    "not a server's address",
-		"ask fe80::1%eth0":                                  "not a server's address",
-		"ask 224.0.0.1":                                     "not a server's address",
-		"ask tls://10.0.0.1%::":                             "not a name",
-		"ask tls://[fd00::1%a/b]:853":                       "not a name",
 		"ask 10.0.0.1\nask 10.0.0.2":                        "once",
 		"ask 10.0.0.1 {\n tcp now\n}":                       "argument",
 		"ask 10.0.0.1 {\n holds\n}":                         "argument",

@@ -1,14 +1,12 @@
 package answers
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -18,43 +16,28 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// journal is a log that is read while it is written.
-type journal struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+func keeper(path string) (*Keeper, *testutil.Output) {
+	log := new(testutil.Output)
+	return &Keeper{Store: NewStore(0), Path: path, Boot: at(first), Log: slog.New(slog.NewTextHandler(log, nil))}, log
 }
 
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.b.Write(b)
-}
-
-// take returns the lines so far, without their times, and forgets them.
-func (j *journal) take() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	var out []string
-	for line := range strings.Lines(j.b.String()) {
-		_, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		out = append(out, rest)
+// wantLine checks that a log has one line, with these parts.
+func wantLine(t *testing.T, what string, log *testutil.Output, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, part) {
+			t.Errorf("%s: it says %q, want one line with %q", what, text, part)
+		}
 	}
-	j.b.Reset()
-	return out
-}
-
-func keeper(path string) (*Keeper, *journal) {
-	j := new(journal)
-	return &Keeper{Store: NewStore(0), Path: path, Boot: at(first), Log: slog.New(slog.NewTextHandler(j, nil))}, j
 }
 
 func TestKeeper(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "cache.snapshot")
 	synctest.Test(t, func(t *testing.T) {
-		k, j := keeper(path)
+		k, log := keeper(path)
 		k.Load()
-		if lines := j.take(); len(lines) != 0 {
-			t.Errorf("a first start says %q", lines)
+		if text := log.String(); text != "" {
+			t.Errorf("a first start says %q", text)
 		}
 		key, e := entry(t, "a.example.", 600)
 		k.Store.Space(1).Put(key, e)
@@ -76,14 +59,12 @@ func TestKeeper(t *testing.T) {
 		if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
 			t.Errorf("written again: %v", err)
 		}
-		next, nj := keeper(path)
+		next, log := keeper(path)
 		next.Load()
 		if got, _ := next.Store.Space(1).Get(key); got == nil {
 			t.Error("nothing was restored")
 		}
-		if lines := nj.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
-			t.Errorf("it says %q", lines)
-		}
+		wantLine(t, "restored", log, "entries=1")
 		if files, err := os.ReadDir(filepath.Dir(path)); err != nil || len(files) != 1 {
 			t.Errorf("left behind: %v, %v", files, err)
 		}
@@ -101,21 +82,17 @@ func TestKeeperOddFiles(t *testing.T) {
 	for name, content := range map[string][]byte{"empty": {}, "cut": good[:len(good)/2], "foreign": []byte("#!/bin/sh\n"), "bit": append([]byte{good[0] ^ 1}, good[1:]...)} {
 		path := filepath.Join(dir, name)
 		testutil.Must(t, os.WriteFile(path, content, 0o600))
-		next, j := keeper(path)
+		next, log := keeper(path)
 		next.Load()
-		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot restore") || !strings.Contains(lines[0], name) {
-			t.Errorf("%s: it says %q", name, lines)
-		}
+		wantLine(t, name, log, "cannot restore", name)
 		if n, _ := next.Store.Bytes(); n != 0 {
 			t.Errorf("%s: %d bytes were taken over", name, n)
 		}
 		next.Store.Space(1).Put(key, e)
 		next.Save() // the next one is good again
-		after, j := keeper(path)
+		after, log := keeper(path)
 		after.Load()
-		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "entries=1") {
-			t.Errorf("%s, written over: it says %q", name, lines)
-		}
+		wantLine(t, name+", written over", log, "entries=1")
 	}
 }
 
@@ -132,13 +109,13 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 		for _, p := range []string{path, path + ".new"} {
 			testutil.Must(t, put(p))
 		}
-		k, j := keeper(path)
+		k, log := keeper(path)
 		k.Load() // a keeper that waits for a pipe or reads a device to its end hangs here
 		key, e := entry(t, "a.example.", 600)
 		k.Store.Space(1).Put(key, e)
 		k.Save()
-		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "cannot restore") {
-			t.Errorf("%s: it says %q", name, lines)
+		if text := log.String(); !strings.Contains(text, "cannot restore") {
+			t.Errorf("%s: it says %q", name, text)
 		}
 		if name == "folder" {
 			continue // a file cannot take its place
@@ -155,22 +132,20 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 func TestKeeperCannotWrite(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "folder")
 	testutil.Must(t, os.WriteFile(blocked, nil, 0o600))
-	k, j := keeper(filepath.Join(blocked, "cache.snapshot"))
+	k, log := keeper(filepath.Join(blocked, "cache.snapshot"))
 	for i := range 3 {
 		key, e := entry(t, fmt.Sprintf("n%d.example.", i), 600)
 		k.Store.Space(1).Put(key, e)
 		k.Save()
 	}
-	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot write") {
-		t.Errorf("it says %q", lines)
-	}
+	wantLine(t, "blocked", log, "cannot write")
 	if fresh := k.Fresh(); fresh.Unix() != 0 {
 		t.Errorf("what was never written is fresh at %s", fresh)
 	}
 	testutil.Must(t, os.Remove(blocked))
 	k.Save()
-	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "written again") {
-		t.Errorf("it says %q", lines)
+	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "written again") {
+		t.Errorf("it says %q", text)
 	}
 	if _, err := os.Stat(k.Path); err != nil {
 		t.Error(err)

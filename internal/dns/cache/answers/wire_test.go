@@ -137,9 +137,7 @@ func TestReplyRotates(t *testing.T) {
 func TestReply(t *testing.T) {
 	k, _ := key(t, "www.example.org.", dns.TypeA)
 	packed := new(dns.Msg)
-	if err := packed.Unpack(answer(t, "www.example.org.", dns.TypeA, "www.example.org. 300 IN CNAME web.example.org.", "web.example.org. 60 IN A 192.0.2.1")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, packed.Unpack(answer(t, "www.example.org.", dns.TypeA, "www.example.org. 300 IN CNAME web.example.org.", "web.example.org. 60 IN A 192.0.2.1")))
 	packed.Authoritative, packed.AuthenticatedData, packed.CheckingDisabled, packed.Zero, packed.Compress = true, true, true, true, true
 	msg, err := packed.Pack()
 	testutil.Must(t, err)
@@ -222,18 +220,5 @@ func TestNotKept(t *testing.T) {
 	k, _ = key(t, "a.example.", 65280)
 	if _, err := NewEntry(k, Success, answer(t, "a.example.", 65280, `a.example. 60 IN TYPE65280 \# 0`), 60); err != nil {
 		t.Errorf("a record without data: %v", err)
-	}
-}
-
-func TestHits(t *testing.T) {
-	const second = Instant(1e9)
-	e := new(Entry)
-	for i, step := range []struct {
-		at   Instant
-		want int
-	}{{0, 1}, {5 * second, 2}, {15 * second, 3}, {26 * second, 1}, {26 * second, 2}} {
-		if got := e.Hit(step.at, 10e9); got != step.want {
-			t.Errorf("hit %d: want %d, got %d", i, step.want, got)
-		}
 	}
 }

@@ -108,14 +108,6 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-func TestSource(t *testing.T) {
-	for want, s := range map[string]Source{"/run/resolv.conf": {Path: "/run/resolv.conf"}, "10.0.0.1": {Address: At(netip.MustParseAddr("10.0.0.1"))}} {
-		if got := s.String(); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
-	}
-}
-
 // FuzzParse: both forms of an address are parsed as the same address, and neither has a character with a meaning in a Corefile.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"10.0.0.1", "10.0.0.1:53", "[fd00::1]:53", "fd00::1", "tls://9.9.9.9%dns.quad9.net:853", "https://x",
