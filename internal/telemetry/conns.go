@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
 // Limits of the endpoints: pods reach some of them, and each connection and scrape takes the agent's memory.
@@ -38,10 +40,7 @@ func (l *fairListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	accepted := &countedConn{Conn: c, listener: l}
-	if at, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil {
-		accepted.source = at.Addr().Unmap().WithZone("")
-	}
+	accepted := &countedConn{Conn: c, listener: l, source: fairshare.Client(c.RemoteAddr())}
 	if excess := l.add(accepted); excess != nil {
 		_ = excess.Close()
 	}

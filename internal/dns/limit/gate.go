@@ -16,22 +16,21 @@ const DefaultLimit = 1024
 // Gate limits the queries in flight to upstreams. All server blocks of a process share one Gate, also across a reload, so that a reload
 // neither forgets queries in flight nor doubles the limit. It is safe for concurrent use.
 type Gate struct {
-	limit atomic.Int64
-	shed  [reasons]atomic.Uint64
+	shed [reasons]atomic.Uint64
 
 	mu    sync.Mutex // guards the field below
 	slots fairshare.Pool
 }
 
 // New returns a gate that admits limit misses at a time.
-func New(limit int) *Gate {
-	g := &Gate{slots: fairshare.New(limit)}
-	g.SetLimit(limit)
-	return g
-}
+func New(limit int) *Gate { return &Gate{slots: fairshare.New(limit)} }
 
 // SetLimit changes the limit. Queries in flight above it continue.
-func (g *Gate) SetLimit(limit int) { g.limit.Store(int64(limit)) }
+func (g *Gate) SetLimit(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.slots.Resize(limit)
+}
 
 // reason is why a miss was refused; admitted if it was not.
 type reason int
@@ -48,7 +47,6 @@ const (
 func (g *Gate) enter(client netip.Addr) reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.slots.Resize(int(g.limit.Load()))
 	why := admitted
 	switch {
 	case g.slots.Free() <= 0:
@@ -71,8 +69,9 @@ func (g *Gate) leave(client netip.Addr) {
 	g.slots.Release(client)
 }
 
-func (g *Gate) inFlight() int {
+// counts returns the number of queries in flight, and the limit.
+func (g *Gate) counts() (inFlight, limit int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.slots.Used()
+	return g.slots.Used(), g.slots.Size()
 }

@@ -79,7 +79,7 @@ func TestLimitShrinks(t *testing.T) {
 	g.SetLimit(4)
 	for i := range 7 {
 		if why := g.enter(pod(99)); why != full {
-			t.Fatalf("let in with %d in flight of 4 (%d)", g.inFlight(), why)
+			t.Fatalf("let in with %d in flight of 4 (%d)", g.slots.Used(), why)
 		}
 		g.leave(pod(i))
 	}
@@ -129,8 +129,8 @@ func TestQuietPodIsServedInAFlood(t *testing.T) {
 				t.Errorf("question %d of a quiet pod: rcode %d", i, *code)
 			}
 		}
-		if up.asked != 70 || g.inFlight() != 0 {
-			t.Errorf("%d asked, %d in flight at the end", up.asked, g.inFlight())
+		if up.asked != 70 || g.slots.Used() != 0 {
+			t.Errorf("%d asked, %d in flight at the end", up.asked, g.slots.Used())
 		}
 	})
 }
@@ -147,8 +147,8 @@ func TestPlaceIsGivenBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				_ = recover()
-				if g.inFlight() != 0 {
-					t.Errorf("%d in flight", g.inFlight())
+				if g.slots.Used() != 0 {
+					t.Errorf("%d in flight", g.slots.Used())
 				}
 			}()
 			_, _ = (&Limit{next: next, gate: g}).ServeDNS(t.Context(), client(1), question("x.example"))
@@ -215,7 +215,7 @@ func TestSetup(t *testing.T) {
 		if limit, err := parse(caddy.NewTestController("dns", tc.input)); err != nil || limit != tc.limit {
 			t.Errorf("%q: limit %d, %v; want %d", tc.input, limit, err, tc.limit)
 		}
-		if got := g.limit.Load(); got != 3 {
+		if got := g.slots.Size(); got != 3 {
 			t.Errorf("%q: the limit became %d before the start", tc.input, got)
 		}
 		if n := len(dnsserver.GetConfig(c).Plugin); n != 1 {

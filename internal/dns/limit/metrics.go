@@ -17,8 +17,9 @@ func (g *Gate) Collector() prometheus.Collector {
 	shed := s.Counter("neardns_misses_shed_total",
 		"Misses that were not forwarded, by reason: full (the limit was reached) or share (the client had its fair share in flight).", "reason")
 	return s.Read(func(to chan<- prometheus.Metric) {
-		inFlight.Send(to, float64(g.inFlight()))
-		limit.Send(to, float64(g.limit.Load()))
+		now, most := g.counts()
+		inFlight.Send(to, float64(now))
+		limit.Send(to, float64(most))
 		for why, name := range reasonNames {
 			shed.Send(to, float64(g.shed[why].Load()), name)
 		}
