@@ -121,10 +121,7 @@ const maxRejections = 3
 // rejection reports whether err may be an ICMP error for a datagram, as Linux returns it from the socket (icmp_err_convert,
 // icmpv6_err_convert). Such an error may be forged, because the kernel compares only addresses and ports, so the server may still answer.
 func rejection(err error) bool {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		return false
-	}
+	errno, _ := errors.AsType[syscall.Errno](err) // 0 for another error
 	switch errno {
 	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENONET, syscall.ENOPROTOOPT,
 		syscall.EPROTO, syscall.EOPNOTSUPP, syscall.EACCES, syscall.EMSGSIZE:

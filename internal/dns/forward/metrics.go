@@ -20,7 +20,6 @@ type counts struct {
 	opened  [2]atomic.Uint64       // connections opened: UDP, then TCP or TLS (see index)
 	probes  atomic.Uint64          // queries that checked whether the failing server answers again
 
-	observers [16]atomic.Pointer[prometheus.Observer] // by response code; higher codes are looked up in vec
 	durations sync.Once
 	vec       *prometheus.HistogramVec
 }
@@ -35,21 +34,10 @@ func index(stream bool) int {
 // observe records how long an answer took, in the histogram of CoreDNS's forward plugin.
 func (s *server) observe(code int, took time.Duration) {
 	c := &s.counts
-	if code < len(c.observers) {
-		if o := c.observers[code].Load(); o != nil {
-			(*o).Observe(took.Seconds())
-			return
-		}
-	}
 	c.durations.Do(func() { c.vec = proxyDurations() })
-	if c.vec == nil {
-		return
+	if c.vec != nil {
+		c.vec.WithLabelValues("ask", s.name, rcode.ToString(code)).Observe(took.Seconds())
 	}
-	o := c.vec.WithLabelValues("ask", s.name, rcode.ToString(code))
-	if code < len(c.observers) {
-		c.observers[code].Store(&o)
-	}
-	o.Observe(took.Seconds())
 }
 
 // proxyDurations returns the histogram of CoreDNS's plugin/pkg/proxy, which does not export it: registering another with its name returns

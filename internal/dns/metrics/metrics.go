@@ -9,6 +9,7 @@ package metrics
 
 import (
 	"context"
+	"net"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/dns/fairshare"
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
@@ -44,7 +46,8 @@ func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	if o := r.IsEdns0(); o != nil {
 		asked.do = o.Do()
 	}
-	asked.tcp, asked.v6 = client(w.RemoteAddr())
+	_, asked.tcp = w.RemoteAddr().(*net.TCPAddr)
+	asked.v6 = !fairshare.Client(w.RemoteAddr()).Is4()
 
 	rec := &recorder{ResponseWriter: w}
 	status, err := plugin.NextOrFailure(m.Name(), m.next, ctx, rec, r)

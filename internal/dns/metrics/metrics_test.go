@@ -124,9 +124,7 @@ func TestSameAsCoreDNS(t *testing.T) {
 }
 
 func TestSetup(t *testing.T) {
-	if err := Setup(caddy.NewTestController("dns", "metrics")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Setup(caddy.NewTestController("dns", "metrics")))
 	families, err := prometheus.DefaultGatherer.Gather()
 	testutil.Must(t, err)
 	for _, f := range families {

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"net"
 	"sync/atomic"
 	"time"
 
@@ -30,9 +29,9 @@ type series struct {
 
 	duration     prometheus.Observer
 	do           lazy[prometheus.Counter]
-	requestSize  [2]lazy[prometheus.Observer]              // by protocol: UDP, TCP
-	responseSize [2]lazy[prometheus.Observer]              // by protocol
-	requests     [2][2][typeSlots]lazy[prometheus.Counter] // by protocol, family, type
+	requestSize  [2]lazy[prometheus.Observer]        // by protocol: UDP, TCP
+	responseSize [2]lazy[prometheus.Observer]        // by protocol
+	requests     [2][2][256]lazy[prometheus.Counter] // by protocol, family, and type as typeOf returns it
 	responses    answers.CowMap[answerKey, prometheus.Counter]
 }
 
@@ -63,9 +62,13 @@ func (s *series) report(q *sample, a *answer) {
 			return vars.RequestDo.WithLabelValues(s.server, s.zone, "")
 		}).Inc()
 	}
-	slot := typeSlot(q.qtype)
-	s.requests[proto][family][slot].get(func() prometheus.Counter {
-		return vars.RequestCount.WithLabelValues(s.server, s.zone, "", protoNames[proto], familyNames[family], typeName(slot))
+	qtype := typeOf(q.qtype)
+	s.requests[proto][family][qtype].get(func() prometheus.Counter {
+		name := "other"
+		if qtype != dns.TypeNone {
+			name = dns.Type(qtype).String()
+		}
+		return vars.RequestCount.WithLabelValues(s.server, s.zone, "", protoNames[proto], familyNames[family], name)
 	}).Inc()
 	s.duration.Observe(time.Since(q.start).Seconds())
 	s.responseSize[proto].get(func() prometheus.Observer {
@@ -103,59 +106,14 @@ var (
 	familyNames = [2]string{"1", "2"} // CoreDNS's numbers for IPv4 and IPv6
 )
 
-// client returns whether an address uses TCP, and whether it is an IPv6 one.
-func client(a net.Addr) (tcp, v6 bool) {
-	switch c := a.(type) {
-	case *net.UDPAddr:
-		return false, c.IP.To4() == nil
-	case *net.TCPAddr:
-		return true, c.IP.To4() == nil
-	}
-	return false, false
-}
-
-// typeSlots is the number of slots for query types. A type that CoreDNS's label names has its own slot: below 65 that of its number,
-// otherwise one of the four below. All other types share slotOther.
-const typeSlots = 65 + 4
-
-const (
-	slotOther = 0
-	slotHTTPS = 65
-	slotIXFR  = 66
-	slotAXFR  = 67
-	slotANY   = 68
-)
-
-// typeSlot and typeName follow the list in CoreDNS's plugin/metrics/vars/monitor.go; a test compares them with it.
-func typeSlot(qtype uint16) int {
+// typeOf returns a type that CoreDNS's label names; all are below 256. For every other type it returns TypeNone. It follows the list in
+// CoreDNS's plugin/metrics/vars/monitor.go; a test compares them.
+func typeOf(qtype uint16) uint16 {
 	switch qtype {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeDNSKEY, dns.TypeDS, dns.TypeMX, dns.TypeNSEC3, dns.TypeNSEC,
-		dns.TypeNS, dns.TypePTR, dns.TypeRRSIG, dns.TypeSOA, dns.TypeSRV, dns.TypeTXT, dns.TypeSVCB:
-		return int(qtype)
-	case dns.TypeHTTPS:
-		return slotHTTPS
-	case dns.TypeIXFR:
-		return slotIXFR
-	case dns.TypeAXFR:
-		return slotAXFR
-	case dns.TypeANY:
-		return slotANY
+		dns.TypeNS, dns.TypePTR, dns.TypeRRSIG, dns.TypeSOA, dns.TypeSRV, dns.TypeTXT, dns.TypeSVCB,
+		dns.TypeHTTPS, dns.TypeIXFR, dns.TypeAXFR, dns.TypeANY:
+		return qtype
 	}
-	return slotOther
-}
-
-func typeName(slot int) string {
-	switch slot {
-	case slotOther:
-		return "other"
-	case slotHTTPS:
-		return "HTTPS"
-	case slotIXFR:
-		return "IXFR"
-	case slotAXFR:
-		return "AXFR"
-	case slotANY:
-		return "ANY"
-	}
-	return dns.Type(slot).String()
+	return dns.TypeNone
 }
