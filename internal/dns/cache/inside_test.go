@@ -26,6 +26,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // fixture is a cache before an upstream that the test plays.
@@ -210,78 +211,58 @@ func TestPanicInTheBackground(t *testing.T) {
 	})
 }
 
+// TestScope: only what the answers depend on makes another scope. The last resort does not; another server does, unless answers_of is set.
 func TestScope(t *testing.T) {
-	scope := func(block string, keys []string, chain ...step) uint64 {
-		c := caddy.NewTestController("dns", block)
-		c.ServerBlockKeys = keys
+	scope := func(cache, key string, chain ...string) uint64 {
+		c := caddy.NewTestController("dns", "cache "+cache)
+		c.ServerBlockKeys = []string{key}
 		p, err := parse(c)
 		testutil.Must(t, err)
-		return p.scope(keys, surroundings{behind: chain})
+		blocks, err := caddyfile.Parse("Corefile", strings.NewReader(". {\n"+strings.Join(chain, "\n")+"\n}\n"), nil)
+		testutil.Must(t, err)
+		var s surroundings
+		for _, directive := range chain {
+			name, _, _ := strings.Cut(directive, " ")
+			next, servers := read(blocks[0].Tokens[name])
+			s.behind, s.servers = append(s.behind, next), append(s.servers, servers...)
+		}
+		return p.scope(c.ServerBlockKeys, s)
 	}
-	root := []string{"."}
-	base := scope("cache", root, step{"forward", ".", "10.0.0.1"})
-	for name, id := range map[string]uint64{
-		"capacity": scope("cache {\n success 2000\n}", root, step{"forward", ".", "10.0.0.1"}),
-		"stale":    scope("cache {\n serve_stale\n prefetch 2\n hold_denials 3s\n}", root, step{"forward", ".", "10.0.0.1"}),
+	const forward, named = "forward . 10.0.0.1", "{\n answers_of cluster\n}"
+	base, ask := scope("", ".", forward), scope("", ".", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.9\n mark 1\n}")
+	one := scope(named, ".", "ask 10.0.0.1 {\n tcp\n}")
+	for name, pair := range map[string][2]uint64{
+		"capacity":              {base, scope("{\n success 2000\n}", ".", forward)},
+		"stale":                 {base, scope("{\n serve_stale\n prefetch 2\n hold_denials 3s\n}", ".", forward)},
+		"another last resort":   {ask, scope("", ".", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.8 10.0.0.7\n}")},
+		"no last resort":        {ask, scope("", ".", "ask 10.0.0.1 {\n tcp\n}")},
+		"named, another server": {one, scope(named, ".", "ask 10.0.0.1 10.0.0.2 {\n tcp\n last_resort 10.0.0.3\n}")},
 	} {
-		if id != base {
+		if pair[0] != pair[1] {
 			t.Errorf("%s makes another scope", name)
 		}
 	}
-	seen := map[uint64]string{base: "base"}
+	seen := map[uint64]string{}
 	for name, id := range map[string]uint64{
-		"another upstream":     scope("cache", root, step{"forward", ".", "10.0.0.2"}),
-		"one more upstream":    scope("cache", root, step{"forward", ".", "10.0.0.1", "10.0.0.2"}),
-		"words cut otherwise":  scope("cache", root, step{"forward", ". 10.0.0.1"}),
-		"a plugin before it":   scope("cache", root, step{"hosts"}, step{"forward", ".", "10.0.0.1"}),
-		"another zone":         scope("cache", []string{"example.org"}, step{"forward", ".", "10.0.0.1"}),
-		"a TTL":                scope("cache 30", root, step{"forward", ".", "10.0.0.1"}),
-		"a least TTL":          scope("cache {\n success 1024 3600 0\n}", root, step{"forward", ".", "10.0.0.1"}),
-		"denials are not kept": scope("cache {\n disable denial\n}", root, step{"forward", ".", "10.0.0.1"}),
+		"base":                 base,
+		"another upstream":     scope("", ".", "forward . 10.0.0.2"),
+		"one more upstream":    scope("", ".", "forward . 10.0.0.1 10.0.0.2"),
+		"words cut otherwise":  scope("", ".", `forward ". 10.0.0.1"`),
+		"a plugin before it":   scope("", ".", "hosts", forward),
+		"another zone":         scope("", "example.org", forward),
+		"a TTL":                scope("30", ".", forward),
+		"a least TTL":          scope("{\n success 1024 3600 0\n}", ".", forward),
+		"denials are not kept": scope("{\n disable denial\n}", ".", forward),
+		"ask":                  ask,
+		"ask, another server":  scope("", ".", "ask 10.0.0.2 {\n tcp\n}"),
+		"ask, one more server": scope("", ".", "ask 10.0.0.1 10.0.0.2 {\n tcp\n}"),
+		"ask, another word":    scope("", ".", "ask 10.0.0.1 {\n holds example.org\n}"),
+		"ask, named":           one,
 	} {
 		if other, ok := seen[id]; ok {
 			t.Errorf("%s has the scope of %s", name, other)
 		}
 		seen[id] = name
-	}
-}
-
-// TestScopeOfAsk: the last resort does not change the scope. Another server does, unless answers_of is set.
-func TestScopeOfAsk(t *testing.T) {
-	scope := func(cache, ask string) uint64 {
-		c := caddy.NewTestController("dns", cache)
-		c.ServerBlockKeys = []string{"."}
-		p, err := parse(c)
-		testutil.Must(t, err)
-		blocks, err := caddyfile.Parse("Corefile", strings.NewReader(". {\n"+ask+"\n}\n"), nil)
-		testutil.Must(t, err)
-		var s surroundings
-		next, servers := read(blocks[0].Tokens["ask"])
-		s.behind, s.servers = []step{next}, servers
-		return p.scope(c.ServerBlockKeys, s)
-	}
-	const named = "cache {\n answers_of cluster\n}"
-	base := scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.9\n mark 1\n}")
-	for name, same := range map[string]uint64{
-		"another last resort": scope("cache", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.8 10.0.0.7\n}"),
-		"no last resort":      scope("cache", "ask 10.0.0.1 {\n tcp\n}"),
-	} {
-		if same != base {
-			t.Errorf("%s makes another scope", name)
-		}
-	}
-	for name, other := range map[string]uint64{
-		"another server":  scope("cache", "ask 10.0.0.2 {\n tcp\n}"),
-		"one more server": scope("cache", "ask 10.0.0.1 10.0.0.2 {\n tcp\n}"),
-		"another word":    scope("cache", "ask 10.0.0.1 {\n holds example.org\n}"),
-		"a name":          scope(named, "ask 10.0.0.1 {\n tcp\n}"),
-	} {
-		if other == base {
-			t.Errorf("%s makes no other scope", name)
-		}
-	}
-	if scope(named, "ask 10.0.0.1 {\n tcp\n}") != scope(named, "ask 10.0.0.1 10.0.0.2 {\n tcp\n last_resort 10.0.0.3\n}") {
-		t.Error("what is named as the same is not")
 	}
 }
 
@@ -305,34 +286,7 @@ func TestMetrics(t *testing.T) {
 			return address("192.0.2.1", 10)(w, q)
 		}
 		f.ask("odd.example.") // miss, dropped
-		want := `
-# HELP coredns_cache_drops_total The number responses that are not cached, because the reply is malformed.
-# TYPE coredns_cache_drops_total counter
-coredns_cache_drops_total{server="",view="",zones="."} 1
-# HELP coredns_cache_entries The number of elements in the cache.
-# TYPE coredns_cache_entries gauge
-coredns_cache_entries{server="",type="denial",view="",zones="."} 1
-coredns_cache_entries{server="",type="success",view="",zones="."} 1
-# HELP coredns_cache_hits_total The count of cache hits.
-# TYPE coredns_cache_hits_total counter
-coredns_cache_hits_total{server="",type="denial",view="",zones="."} 1
-coredns_cache_hits_total{server="",type="success",view="",zones="."} 3
-# HELP coredns_cache_misses_total The count of cache misses. Deprecated, derive misses from cache hits/requests counters.
-# TYPE coredns_cache_misses_total counter
-coredns_cache_misses_total{server="",view="",zones="."} 3
-# HELP coredns_cache_prefetch_total The number of times the cache has prefetched a cached item.
-# TYPE coredns_cache_prefetch_total counter
-coredns_cache_prefetch_total{server="",view="",zones="."} 2
-# HELP coredns_cache_requests_total The count of cache requests.
-# TYPE coredns_cache_requests_total counter
-coredns_cache_requests_total{server="",view="",zones="."} 7
-# HELP coredns_cache_served_stale_total The number of requests served from stale cache entries.
-# TYPE coredns_cache_served_stale_total counter
-coredns_cache_served_stale_total{server="",view="",zones="."} 1
-`
-		if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(f.gather())); diff != "" {
-			t.Error(diff)
-		}
+		golden.Check(t, "metrics.txt", f.gather())
 		f.metrics.remove(f.cache)
 		if got := f.gather(); strings.Contains(got, "coredns_cache_entries") {
 			t.Errorf("series of a block that serves no more:\n%s", got)

@@ -23,12 +23,14 @@ import (
 
 // kernel stands in for the kernel program: it answers from its offloaded entries.
 type kernel struct {
-	mu   sync.Mutex // guards the field below
-	lent map[string]*struct {
-		offload.Item
-		hits uint64
-	}
+	mu    sync.Mutex // guards the field below
+	lent  map[string]*lent
 	began time.Time
+}
+
+type lent struct {
+	offload.Item
+	hits uint64
 }
 
 func (k *kernel) Now() time.Duration { return time.Since(k.began) }
@@ -36,10 +38,7 @@ func (k *kernel) Now() time.Duration { return time.Since(k.began) }
 func (k *kernel) Put(l offload.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lent[string(l.Key.Bytes())] = &struct {
-		offload.Item
-		hits uint64
-	}{Item: l}
+	k.lent[string(l.Key.Bytes())] = &lent{Item: l}
 	return nil
 }
 
@@ -100,10 +99,7 @@ func TestRefreshOfLent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var upstream atomic.Int64
 				waited, came := 0, 0
-				k := &kernel{began: time.Now(), lent: map[string]*struct {
-					offload.Item
-					hits uint64
-				}{}}
+				k := &kernel{began: time.Now(), lent: map[string]*lent{}}
 				store := answers.NewStore(0)
 				offloader := offload.New(store, 10)
 				c := caddy.NewTestController("dns", refreshes)

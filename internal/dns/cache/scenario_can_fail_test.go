@@ -7,7 +7,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestScenarioCanFail plays scenarios with wrong expectations, which must fail.
+// TestScenarioCanFail plays scenarios with wrong expectations, which must fail. TestScenariosCoreDNS has others: about the source of an
+// answer, TTLs and counts.
 func TestScenarioCanFail(t *testing.T) {
 	const story = `name n
 see s
@@ -31,18 +32,12 @@ asked 1 www.example. A
 		{"code", "expect NOERROR\n", "expect NXDOMAIN\n", "want NXDOMAIN, got NOERROR"},
 		{"flag wanted", "expect NOERROR\n", "expect NOERROR aa\n", "want aa true, got false"},
 		{"flag not wanted", "NOERROR ad from", "NOERROR from", "want ad false, got true"},
-		{"from upstream", "from cache", "from upstream", "want an answer from the upstream"},
-		{"from cache", "expect NOERROR\n", "expect NOERROR from cache\n", "want an answer from the cache"},
 		{"sooner", "expect NOERROR\n", "expect NOERROR within 1us\n", "want an answer within 1µs"},
 		{"later", "within 1ms", "after 1ms", "want an answer after 1ms"},
-		{"TTL", "expect NOERROR\n    @ 60", "expect NOERROR\n    @ 59", "its TTL is 60"},
 		{"data", "expect NOERROR\n    @ 60 IN A 192.0.2.1", "expect NOERROR\n    @ 60 IN A 192.0.2.2", "unexpected record"},
 		{"more records", "expect NOERROR\n    @ 60 IN A 192.0.2.1", "expect NOERROR\n    @ 60 IN A 192.0.2.1\n    @ 60 IN A 192.0.2.2", "want @ 60 IN A 192.0.2.2"},
 		{"fewer records", "expect NOERROR\n    @ 60 IN A 192.0.2.1", "expect NOERROR", "unexpected record"},
 		{"silence", "expect NOERROR\n    @ 60 IN A 192.0.2.1", "expect silence", "a reply"},
-		{"asked", "asked 1", "asked 2", "the upstream was asked 1 times"},
-		{"asked at least", "asked 1", "asked at least 2", "the upstream was asked 1 times"},
-		{"asked at most", "asked 1", "asked at most 0", "the upstream was asked 1 times"},
 		{"a question out of the script", "ask www.example. A ad", "ask ftp.example. A ad", "of which the scenario says nothing"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
