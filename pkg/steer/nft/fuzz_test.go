@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mdlayher/netlink"
+
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
@@ -20,6 +22,6 @@ func FuzzReadRule(f *testing.F) {
 		if chain, sum, err := nft.ReadRule(data); err == nil && !strings.Contains(string(data), chain) || !strings.Contains(string(data), sum) {
 			t.Errorf("chain %q, user data %q", chain, sum)
 		}
-		nft.TouchesUs(data)
+		nft.Touches([]netlink.Message{{Data: data}})
 	})
 }
