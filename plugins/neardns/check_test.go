@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,14 +60,10 @@ func TestGC(t *testing.T) {
 		conf object
 		left []string
 	}{
-		"absent":         {object{}, []string{"a", "b"}},
-		"null":           {object{"cni.dev/valid-attachments": json.RawMessage("null")}, []string{"a", "b"}},
-		"empty":          {object{"cni.dev/valid-attachments": []any{}}, nil},
-		"empty, old key": {object{"cni.dev/attachments": []any{}}, nil},
-		"one":            {object{"cni.dev/valid-attachments": []any{attachment("a", "eth0")}}, []string{"a"}},
-		"one, old key":   {object{"cni.dev/attachments": []any{attachment("b", "eth0")}}, []string{"b"}},
-		"both keys": {object{"cni.dev/valid-attachments": []any{attachment("a", "eth0")}, "cni.dev/attachments": []any{attachment("a", "eth0")}},
-			[]string{"a"}},
+		"absent":            {object{}, []string{"a", "b"}},
+		"empty":             {object{"cni.dev/valid-attachments": []any{}}, nil},
+		"one":               {object{"cni.dev/valid-attachments": []any{attachment("a", "eth0")}}, []string{"a"}},
+		"one, old key":      {object{"cni.dev/attachments": []any{attachment("b", "eth0")}}, []string{"b"}},
 		"another interface": {object{"cni.dev/valid-attachments": []any{attachment("a", "net1"), attachment("b", "eth0")}}, []string{"b"}},
 		"another network":   {object{"name": "others", "cni.dev/valid-attachments": []any{}}, []string{"a", "b"}},
 	} {

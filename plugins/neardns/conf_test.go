@@ -190,17 +190,19 @@ func TestUnknownCNIArgs(t *testing.T) {
 
 func TestGCKeys(t *testing.T) {
 	a := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}}
+	const list = `[{"containerID":"a","ifname":"eth0"}]`
 	for keys, want := range map[string]struct {
 		valid []types.GCAttachment
 		known bool
 	}{
-		`"x/y":1`:                          {nil, false},
-		`"cni.dev/valid-attachments":null`: {nil, false},
-		`"cni.dev/valid-attachments":[]`:   {nil, true},
-		`"cni.dev/attachments":[]`:         {nil, true},
-		`"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`:                                  {a, true},
-		`"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}]`:                            {a, true},
-		`"cni.dev/valid-attachments":[{"containerID":"a","ifname":"eth0"}],"cni.dev/attachments":null`: {a, true},
+		`"x/y":1`:                             {nil, false},
+		`"cni.dev/valid-attachments":null`:    {nil, false},
+		`"cni.dev/valid-attachments":[]`:      {nil, true},
+		`"cni.dev/attachments":[]`:            {nil, true},
+		`"cni.dev/attachments":` + list:       {a, true},
+		`"cni.dev/valid-attachments":` + list: {a, true},
+		`"cni.dev/valid-attachments":` + list + `,"cni.dev/attachments":null`:    {a, true},
+		`"cni.dev/valid-attachments":` + list + `,"cni.dev/attachments":` + list: {append(a, a...), true},
 	} {
 		c, err := parseConf(withKeys(keys))
 		if err != nil || c.ValidKnown != want.known || !cmp.Equal(want.valid, c.Valid, cmpopts.EquateEmpty()) {
