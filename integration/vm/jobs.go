@@ -52,7 +52,7 @@ func everywhere() []job {
 // spoil, and the topology's own. What measures time is left out, and what is the same by any kube-proxy.
 func whole() []job {
 	return append(cells(),
-		job{Package: "pkg/steer/nft", Run: "^TestApplyIsIdempotent$|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
+		job{Package: "pkg/steer/nft", Run: "^TestApplyIsIdempotent$|^TestInterceptPods$/^ipvs$|" +
 			"^(TestLeaseCutsNoConnection|TestLocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$|" +
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
@@ -74,7 +74,7 @@ func abroad() []job {
 		{Package: "pkg/hostnet", Run: "^(TestWay|TestUplinks|TestWatch|TestEnd)"},
 		{Package: "agent/internal/node/link"},
 		{Package: "internal/offload/bpf", Run: "^Test(TypeOfLetters|SelfTest|Clsact|TornReads|Moves|Answers|Shapes|Questions|Rotation|ReusedSlot|Hits|TakeOver|Serve|Copies|Unfit)$"},
-		{Package: "agent/internal/hostsfile", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
+		{Package: "agent/internal/hostsfile", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Memory|Recall|Standing)"},
 		{Package: "internal/dns/listener", Run: "^(TestNoGoroutinePerMiss|TestNoDescriptors)$"},
 		{Package: "internal/dns/forward", Run: "^TestNoDescriptors$"},
 		{Package: "pkg/steer", Run: "^TestNoDescriptors$"},
