@@ -159,6 +159,14 @@ func WriteFile(t TB, path, text string) {
 	Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)))
 }
 
+// ReadFile returns the text of the file at path.
+func ReadFile(t TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	Must(t, err)
+	return string(text)
+}
+
 // sysctlPath returns the file of a sysctl key, for example of "net.ipv4.conf.eth0/1.forwarding". As in sysctl(8), a slash stands for a dot
 // in a name.
 func sysctlPath(key string) string {
