@@ -59,9 +59,7 @@ func TestSteps(t *testing.T) {
 	if err != nil || len(a.Updates) != 2 || a.Done {
 		t.Fatalf("undo: %+v, %v", a, err)
 	}
-	for _, u := range a.Updates {
-		p.update(u)
-	}
+	p.take(a)
 	if a, err = e.Undo(p.read()); err != nil || !a.Done {
 		t.Errorf("undo again: %+v, %v", a, err)
 	}
@@ -122,12 +120,7 @@ func TestForeignWrites(t *testing.T) {
 			p := newPrimary(t, two...)
 			e := exported(t, p)
 			now := advance(t, p, e, tt.at)
-			for _, rr := range records(t, append(tt.del, "@ 1 TXT unused")...) {
-				delete(p.sets, key(rr))
-			}
-			for _, rr := range records(t, append(tt.add, "@ 1 TXT unused")...) {
-				p.sets[key(rr)] = rr
-			}
+			p.edit(tt.del, tt.add)
 			a, err := e.Next(p.read(), now, interval)
 			want := map[Step]error{Resting: ErrWrites, Verifying: ErrForeign}[tt.at]
 			if tt.want == "" {
@@ -189,11 +182,7 @@ func TestPublished(t *testing.T) {
 			if a, err = e.Undo(p.read()); err != nil || len(a.Updates) != 2 {
 				t.Fatalf("undo: %v, %+v", err, a)
 			}
-			for _, u := range a.Updates {
-				if !p.update(u) {
-					t.Errorf("refused: %+v", u)
-				}
-			}
+			p.take(a)
 			if after := p.lines(); !slices.Equal(after, before) {
 				t.Errorf("undone: %v", differences(before, after))
 			}
@@ -235,22 +224,12 @@ func TestUndo(t *testing.T) {
 			for i := range e.Hosts {
 				p.update(e.take(p.read(), i))
 			}
-			for _, rr := range records(t, append(tt.del, "@ 1 TXT unused")...) {
-				delete(p.sets, key(rr))
-			}
-			for _, rr := range records(t, append(tt.add, "@ 1 TXT unused")...) {
-				p.sets[key(rr)] = rr
-			}
-			delete(p.sets, "example.org. 0 TXT \"unused\"")
+			p.edit(tt.del, tt.add)
 			a, _ := e.Undo(p.read())
 			if (len(a.Foreign) == 1) != tt.foreign || len(a.Updates)+len(a.Foreign) != 2 {
 				t.Fatalf("%+v", a)
 			}
-			for _, u := range a.Updates {
-				if !p.update(u) {
-					t.Errorf("refused: %+v", u)
-				}
-			}
+			p.take(a)
 			if after := p.lines(); !tt.foreign && !slices.Equal(after, before) {
 				t.Errorf("%v", differences(before, after))
 			}
@@ -273,6 +252,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
+		p := &primary{t, p.sets}
 		for range 3 {
 			if _, err := e.Next(p.read(), start, 0); err != nil {
 				break
@@ -357,9 +337,7 @@ func TestChanged(t *testing.T) {
 	p := newPrimary(t, two...)
 	e := exported(t, p)
 	now := advance(t, p, e, Verifying)
-	for _, rr := range records(t, "shop 0 A 192.0.2.4", "a-app 0 TXT "+mine, "aaaa-app 0 TXT "+mine) {
-		p.sets[key(rr)] = rr
-	}
+	p.edit(nil, []string{"shop 0 A 192.0.2.4", "a-app 0 TXT " + mine, "aaaa-app 0 TXT " + mine})
 	a, err := e.Next(p.read(), now, interval)
 	if !errors.Is(err, ErrForeign) || !a.Changed["shop.example.org."] || !a.Changed["app.example.org."] {
 		t.Errorf("%v, %+v", err, a)

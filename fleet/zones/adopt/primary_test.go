@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // primary is a zone as a server holds it: RRs with their TTL by their text without it.
@@ -34,9 +35,7 @@ func key(rr dns.RR) string {
 
 func (p *primary) read() *zone.State {
 	z, err := zone.Parse(origin, slices.Collect(maps.Values(p.sets)))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.Must(p.t, err)
 	return z
 }
 
@@ -86,11 +85,29 @@ func (p *primary) update(u Update) bool {
 	return true
 }
 
+// take makes all updates of an action.
+func (p *primary) take(a Action) {
+	p.t.Helper()
+	for _, u := range a.Updates {
+		if !p.update(u) {
+			p.t.Errorf("refused: %+v", u)
+		}
+	}
+}
+
+// edit deletes and adds records as another program does.
+func (p *primary) edit(del, add []string) {
+	for _, rr := range records(p.t, del...) {
+		delete(p.sets, key(rr))
+	}
+	for _, rr := range records(p.t, add...) {
+		p.sets[key(rr)] = rr
+	}
+}
+
 func exported(t testing.TB, p *primary) *Export {
 	e, err := New(Registry{From: ExternalDNS, Owner: "me"}, p.read(), start)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return e
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const origin = "example.org."
@@ -18,9 +19,7 @@ const origin = "example.org."
 func made(t testing.TB, lines ...string) *zone.State {
 	t.Helper()
 	z, err := zone.Parse(origin, records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return z
 }
 
@@ -109,9 +108,7 @@ func readings() map[string]reading {
 func TestRead(t *testing.T) {
 	for name, tt := range readings() {
 		t.Run(name, func(t *testing.T) {
-			if err := tt.registry.Validate(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, tt.registry.Validate())
 			for i, line := range tt.zone {
 				tt.zone[i] = strings.Replace(strings.Replace(line, " ", " 60 ", 1), ` 60 "`, ` 60 TXT "`, 1)
 			}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -100,10 +102,16 @@ func answer(t *testing.T, q *dns.Msg, mac string, later bool, edit func(*dns.Msg
 		edit(m, m.IsTsig())
 	}
 	wire, next, err := dns.TsigGenerate(m, key.Secret, mac, later)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return wire, next
+}
+
+// answers is a script of one signed answer.
+func answers(t *testing.T, edit func(*dns.Msg, *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
+	return func(q *dns.Msg, mac string) [][]byte {
+		wire, _ := answer(t, q, mac, false, edit)
+		return [][]byte{wire}
+	}
 }
 
 func rrs(t testing.TB, lines ...string) []dns.RR {
@@ -111,9 +119,7 @@ func rrs(t testing.TB, lines ...string) []dns.RR {
 	var out []dns.RR
 	for _, l := range lines {
 		rr, err := dns.NewRR(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out = append(out, rr)
 	}
 	return out
@@ -151,10 +157,7 @@ func TestUpdateAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-					wire, _ := answer(t, q, mac, false, tt.edit)
-					return [][]byte{wire}
-				})
+				c, f := client(t, answers(t, tt.edit))
 				pre, change := rrs(t, "a.example.org. 0 IN A 192.0.2.1"), rrs(t, "b.example.org. 60 IN A 192.0.2.2")
 				err := c.Update(t.Context(), pre, change)
 				if KindOf(err) != tt.want || (err == nil) != (tt.want == "") || Unsure(err) != tt.unsure {

@@ -295,10 +295,7 @@ func TestTransferPartlySigned(t *testing.T) {
 
 func TestIXFRAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) })
-			return [][]byte{wire}
-		})
+		c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) }))
 		tr, err := c.IXFR(t.Context(), 7)
 		if err != nil || tr.Serial != 7 || tr.Full != nil || tr.Steps != nil {
 			t.Errorf("%+v, %v", tr, err)
@@ -315,10 +312,7 @@ func TestSerial(t *testing.T) {
 			records []string
 			want    uint32
 		}{"an SOA": {[]string{soa(7)}, 7}, "none": {nil, 0}, "another zone's": {[]string{"org. 60 IN SOA a. b. 7 1 1 1 1"}, 0}} {
-			c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-				wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) })
-				return [][]byte{wire}
-			})
+			c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) }))
 			if n, err := c.Serial(t.Context()); n != tt.want || (err == nil) != (tt.want != 0) {
 				t.Errorf("%s: %d, %v", name, n, err)
 			}
@@ -341,10 +335,7 @@ func TestTXT(t *testing.T) {
 			"refused":  {dns.RcodeRefused, nil, 0, NotPermitted},
 			"SERVFAIL": {dns.RcodeServerFailure, nil, 0, ServerFailed},
 		} {
-			c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
-				wire, _ := answer(t, q, mac, false, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) })
-				return [][]byte{wire}
-			})
+			c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) }))
 			if texts, err := c.TXT(t.Context(), "a.example.org."); len(texts) != tt.want || KindOf(err) != tt.kind {
 				t.Errorf("%s: %v, %v", name, texts, err)
 			}

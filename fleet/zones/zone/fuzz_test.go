@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // What is read as a claim is read the same when it is written again.
@@ -141,13 +143,9 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, rr := range records[1:] {
 			without, err := s.Apply(Delta{s.Serial, []dns.RR{rr}, nil})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			back, err := without.Apply(Delta{s.Serial, nil, []dns.RR{rr}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if d := cmp.Diff(s.Hosts, back.Hosts, comparable); d != "" || back.Ignored != s.Ignored {
 				t.Fatalf("%d, %d ignored: %s", s.Ignored, back.Ignored, d)
 			}

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,9 +30,7 @@ func rrs(t testing.TB, lines ...string) []dns.RR {
 	var rrs []dns.RR
 	for _, l := range lines {
 		rr, err := dns.NewRR(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		rrs = append(rrs, rr)
 	}
 	return rrs
@@ -42,9 +42,7 @@ const soa = "example.org. 60 IN SOA ns.example.org. root.example.org. 7 60 60 60
 func parsed(t testing.TB, records ...dns.RR) *State {
 	t.Helper()
 	s, err := Parse(origin, append(rrs(t, soa), records...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return s
 }
 
@@ -93,21 +91,15 @@ func TestComposeParse(t *testing.T) {
 	for name, c := range claims {
 		t.Run(name, func(t *testing.T) {
 			p := c.Normal()
-			if err := p.Validate(origin); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.Validate(origin))
 			composed := compose(origin, c)
 			var read []dns.RR
 			for _, rr := range composed {
 				wire := make([]byte, 70000)
 				end, err := dns.PackRR(rr, wire, 0, nil, false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				back, _, err := dns.UnpackRR(wire[:end], 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				read = append(read, rrs(t, back.String())...)
 				if s := rr.String(); rr.Header().Rrtype == dns.TypeTXT && s != strings.ToLower(s[:len(c.Host)])+s[len(c.Host):] {
 					t.Errorf("upper case in %s", s)
@@ -318,9 +310,7 @@ func TestIgnored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			base := parsed(t, good...)
 			added, err := base.Apply(Delta{8, nil, rrs(t, tt.line)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			for _, s := range []*State{parsed(t, append(rrs(t, tt.line), good...)...), added} {
 				_, there := s.Hosts["www.example.org."].Claims["aaaaaaaa"]
 				if s.Ignored != tt.ignored || there == tt.hidden || len(s.Beats) != 0 {

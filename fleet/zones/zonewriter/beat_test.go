@@ -2,7 +2,6 @@ package zonewriter
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // latest returns the longest duration that about can return.
@@ -53,7 +53,6 @@ func TestBeatTable(t *testing.T) {
 // TestBeatForeign: a heartbeat under this cluster's ID is another writer's if it has another instance, or a counter that this process never
 // sent. Heartbeats that failed may be in the zone, up to the one sent last.
 func TestBeatForeign(t *testing.T) {
-	me := zone.Identity{Cluster: "cluster1", Instance: "i"}
 	for _, c := range []struct {
 		ours    beat
 		found   zone.Beat
@@ -110,26 +109,9 @@ func TestBeatNeeded(t *testing.T) {
 // prerequisite, so the heartbeat goes on until that message can no longer arrive, and is deleted only then.
 func TestBeatKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const origin = "shared.example."
-		me := zone.Identity{Cluster: "cluster1", Instance: "i"}
-		p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: me, Heartbeat: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
-		if err != nil {
-			t.Fatal(err)
-		}
-		read := func(more ...dns.RR) {
-			if p.state, err = zone.Parse(origin, append(more, soa)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		read()
-		if err := p.Set(zone.Publication{Host: "www." + origin, Strategy: zone.Simple, TTL: 60,
-			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}); err != nil {
-			t.Fatal(err)
-		}
+		p := newPublisher(t, Options{Heartbeat: 5 * time.Second})
+		p.state = parsed(t, 1)
+		testutil.Must(t, p.Set(publication("www", "192.0.2.1")))
 		p.fence()
 		for begun := time.Now(); time.Since(begun) < rfc2136.Fudge; time.Sleep(time.Second) {
 			if !p.beatDue() {
@@ -139,7 +121,7 @@ func TestBeatKept(t *testing.T) {
 			if last := changes[len(changes)-1]; last.Header().Class != dns.ClassINET {
 				t.Fatalf("the heartbeat is deleted after %s", time.Since(begun))
 			}
-			read(changes[len(changes)-1])
+			p.state = parsed(t, 1, changes[len(changes)-1])
 			p.beatSent(nil)
 		}
 		time.Sleep(latest(p.o.Heartbeat))

@@ -1,9 +1,6 @@
 package zonewriter
 
 import (
-	"context"
-	"net"
-	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -12,55 +9,27 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A user removes a dead cluster by the command while this process removes it too: no host that is already gone is sent again.
 func TestRemovedMeanwhile(t *testing.T) {
-	const origin = "shared.example."
-	me, dead := zone.Identity{Cluster: "cluster1", Instance: "i"}, zone.Identity{Cluster: "cluster2", Instance: "j"}
-	publish := func(who zone.Identity, host, address string) []dns.RR {
-		return Published(t, origin, who, zone.Publication{
-			Host: host + "." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr(address)}})
-	}
-	soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mine := append([]dns.RR{soa}, publish(me, "a", "192.0.2.1")...)
+	mine := Published(t, me, publication("a", "192.0.2.1"))
 	synctest.Test(t, func(t *testing.T) {
 		updates := 0
-		serve := func(conn net.Conn) {
-			c := dns.Conn{Conn: conn}
-			defer c.Close()
-			m, err := c.ReadMsg()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			answer := new(dns.Msg).SetReply(m)
-			if answer.Opcode = m.Opcode; m.Opcode == dns.OpcodeUpdate {
+		p := newPublisher(t, Options{Heartbeat: time.Minute, Dial: testutil.Piped(func(c *dns.Conn, m *dns.Msg) {
+			var zone []dns.RR
+			if m.Opcode == dns.OpcodeUpdate {
 				updates++
 			} else {
-				answer.Answer = slices.Concat(mine, []dns.RR{soa}) // without the dead cluster
+				zone = slices.Concat([]dns.RR{soa(t, 1)}, mine, []dns.RR{soa(t, 1)}) // without the dead cluster
 			}
-			if err := c.WriteMsg(answer); err != nil {
+			if err := testutil.Reply(c, m, zone...); err != nil {
 				t.Error(err)
 			}
-		}
-		p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: me, Heartbeat: time.Minute,
-			Dial: func(context.Context, string, string) (net.Conn, error) {
-				near, far := net.Pipe()
-				go serve(far)
-				return near, nil
-			}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.state, err = zone.Parse(origin, slices.Concat(mine, publish(dead, "a", "192.0.2.2"), publish(dead, "b", "192.0.2.2")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !p.removeOne(t.Context(), dead.Cluster, []string{dead.Cluster}) || updates != 2 {
+		})})
+		p.state = parsed(t, 1, slices.Concat(mine, Published(t, other, publication("a", "192.0.2.2")), Published(t, other, publication("b", "192.0.2.2")))...)
+		if !p.removeOne(t.Context(), other.Cluster, []string{other.Cluster}) || updates != 2 {
 			t.Errorf("%d updates were sent, want 2: for host a and for the heartbeat", updates)
 		}
 	})
@@ -68,24 +37,12 @@ func TestRemovedMeanwhile(t *testing.T) {
 
 // While a dead cluster's records are kept, because its addresses may still work, they are not looked at in each round.
 func TestKeptWaits(t *testing.T) {
-	const origin = "shared.example."
-	kept := zone.Publication{Host: "a." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
 	for heartbeat, most := range map[time.Duration]time.Duration{time.Minute: time.Minute, zone.MaxPeriod: 5 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			dead, calls := zone.Identity{Cluster: "cluster2", Instance: "j"}, 0
-			p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"},
-				Heartbeat: heartbeat, Works: func(zone.Claim) bool { calls++; return true }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if p.state, err = zone.Parse(origin, append(Published(t, origin, dead, kept), soa)); err != nil {
-				t.Fatal(err)
-			}
-			goesOn := p.removeOne(t.Context(), dead.Cluster, []string{dead.Cluster})
+			calls := 0
+			p := newPublisher(t, Options{Heartbeat: heartbeat, Works: func(zone.Claim) bool { calls++; return true }})
+			p.state = parsed(t, 1, Published(t, other, publication("a", "192.0.2.2"))...)
+			goesOn := p.removeOne(t.Context(), other.Cluster, []string{other.Cluster})
 			if wait := time.Until(p.removal); !goesOn || calls != 1 || wait < most/2 || wait > latest(most) {
 				t.Errorf("goes on: %t, %d calls, next after %s, want about %s", goesOn, calls, wait, most)
 			}

@@ -9,18 +9,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A primary that was away for long is queried again within ten seconds of its return, by few at a time.
 func TestLongAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newPublisher(t, Options{})
 		seen := map[time.Duration]bool{}
 		for range 1000 {
 			p.failed(errors.New("no route"))
@@ -38,9 +37,8 @@ func TestLongAway(t *testing.T) {
 // A cluster looks at the zone several times while a heartbeat should change, or each silence would begin again.
 func TestPoll(t *testing.T) {
 	for beat, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 5 * time.Minute: 5 * time.Second, 15 * time.Second: 5 * time.Second, 6 * time.Second: 2 * time.Second} {
-		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: beat})
-		if err != nil || p.o.Poll != want {
-			t.Errorf("with a heartbeat of %s it asks every %s, %v; want %s", beat, p.o.Poll, err, want)
+		if p := newPublisher(t, Options{Heartbeat: beat}); p.o.Poll != want {
+			t.Errorf("with a heartbeat of %s it asks every %s; want %s", beat, p.o.Poll, want)
 		}
 	}
 }
@@ -50,14 +48,11 @@ func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 5
 		var sent []time.Time
-		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Rate: rate,
+		p := newPublisher(t, Options{Rate: rate,
 			Dial: func(context.Context, string, string) (net.Conn, error) {
 				sent = append(sent, time.Now())
 				return nil, errors.New("no route")
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		for range 4 {
 			if err := p.update(t.Context(), nil, nil); err == nil {
 				t.Error("a message passes without a connection")
@@ -87,15 +82,37 @@ func TestCostlyLooks(t *testing.T) {
 		{time.Minute, 10 * time.Second, 20 * time.Second},
 		{0, 10 * time.Second, 30 * time.Second},
 	} {
-		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: c.beat})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := newPublisher(t, Options{Heartbeat: c.beat})
 		p.cost = c.cost
 		if got := p.rest(); got != c.want {
 			t.Errorf("with a heartbeat of %s and a zone that takes %s it looks every %s, want %s", c.beat, c.cost, got, c.want)
 		}
 	}
+}
+
+// A whole zone in place of increments is what a look costs.
+func TestCostOfLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const cost = 3 * time.Second
+		whole := true
+		p := newPublisher(t, Options{Dial: testutil.Piped(func(c *dns.Conn, m *dns.Msg) {
+			time.Sleep(cost)
+			answer := []dns.RR{soa(t, 2), soa(t, 1), soa(t, 2), soa(t, 2)}
+			if whole {
+				answer = []dns.RR{soa(t, 2), soa(t, 2)}
+			}
+			if err := testutil.Reply(c, m, answer...); err != nil {
+				t.Error(err)
+			}
+		})})
+		for _, want := range []time.Duration{cost, 0} {
+			p.state = parsed(t, 1)
+			if _, err := p.read(t.Context(), false, false); err != nil || p.cost != want {
+				t.Errorf("whole: %t: %v, %s", whole, err, p.cost)
+			}
+			whole = false
+		}
+	})
 }
 
 // A zone that no program reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do
@@ -109,9 +126,7 @@ func TestMetricsEnd(t *testing.T) {
 	}
 	m.ended("a.example.")
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var left []string
 	for _, f := range families {
 		for _, series := range f.GetMetric() {

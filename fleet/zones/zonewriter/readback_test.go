@@ -1,35 +1,15 @@
 package zonewriter
 
 import (
-	"fmt"
-	"net/netip"
 	"testing"
 	"testing/synctest"
-
-	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Published are the RRs that a cluster publishes for a host if it is the only cluster there.
-func Published(t *testing.T, origin string, who zone.Identity, p zone.Publication) []dns.RR {
-	t.Helper()
-	soa, err := dns.NewRR(fmt.Sprintf("%s 60 IN SOA ns.%[1]s host.%[1]s 1 60 60 600 60", origin))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := zone.Parse(origin, []dns.RR{soa})
-	if err != nil {
-		t.Fatal(err)
-	}
-	st := s.Plan(zone.Writer{Identity: who}, zone.Memory{}, p)
-	return st.Message.Changes
-}
-
 // BIND with inline-signing accepts a message, and answers from the zone as it was until the new one is signed. That is not NotPermitted. A
 // server that never has the change has left it out, whether its serial has changed or not.
 func TestReadBack(t *testing.T) {
-	const origin = "shared.example."
 	for name, c := range map[string]struct {
 		moved, whole int // the number of the read that finds another writer's change, and of the read that finds this one
 		refused      bool
@@ -44,32 +24,16 @@ func TestReadBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				me := zone.Identity{Cluster: "cluster1", Instance: "i"}
-				p, err := New(Options{Zone: origin, Server: "192.0.2.1:53", Identity: me})
-				if err != nil {
-					t.Fatal(err)
-				}
-				want := zone.Publication{Host: "www." + origin, Strategy: zone.Simple, TTL: 60, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
-				read := func(serial int, more ...dns.RR) *zone.State {
-					soa, err := dns.NewRR(fmt.Sprintf("%s 60 IN SOA ns.%[1]s host.%[1]s %d 60 60 600 60", origin, serial))
-					if err != nil {
-						t.Fatal(err)
-					}
-					s, err := zone.Parse(origin, append(more, soa))
-					if err != nil {
-						t.Fatal(err)
-					}
-					return s
-				}
-				p.state = read(1)
+				p, want := newPublisher(t, Options{}), publication("www", "192.0.2.1")
+				p.state = parsed(t, 1)
 				j := &job{Step: p.state.Plan(zone.Writer{Identity: me}, zone.Memory{}, want), host: &host{}, taken: true, serial: 1}
 				looks := 0
 				see := func() {
 					switch {
 					case looks >= c.whole:
-						p.state = read(3, Published(t, origin, me, want)...)
+						p.state = parsed(t, 3, Published(t, me, want)...)
 					case looks >= c.moved:
-						p.state = read(2)
+						p.state = parsed(t, 2)
 					}
 				}
 				see()

@@ -66,9 +66,7 @@ func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options) *cluster {
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	p, err := zonewriter.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { p.Run(ctx) })
@@ -91,9 +89,7 @@ func simple(host string, addrs ...string) zone.Publication {
 
 func (c *cluster) set(t *testing.T, p zone.Publication) {
 	t.Helper()
-	if err := c.Set(p); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Set(p))
 }
 
 // settle waits until the cluster is as it should be, and returns what is in a conflict.
@@ -125,9 +121,7 @@ func read(t *testing.T, s *zoneserver.Server) *zone.State {
 		return err
 	})
 	st, err := zone.Parse(origin, rrs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return st
 }
 
@@ -137,7 +131,7 @@ func exact(t *testing.T, st *zone.State, want map[string][]zone.Publication) {
 	var expected []dns.RR
 	for who, pubs := range want {
 		for _, p := range pubs {
-			expected = append(expected, zonewriter.Published(t, origin, zone.Identity{Cluster: who, Instance: "x"}, p.Normal())...)
+			expected = append(expected, zonewriter.Published(t, zone.Identity{Cluster: who, Instance: "x"}, p.Normal())...)
 		}
 	}
 	have, should := lines(st.Records()), lines(expected)
