@@ -69,16 +69,10 @@ func TestUsage(t *testing.T) {
 // The commands of the documents are ones that the program has, with their flags.
 func TestDocuments(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	seen := 0
 	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+		for line := range strings.Lines(strings.ReplaceAll(testutil.ReadFile(t, page), "\\\n", " ")) {
 			line, _, _ = strings.Cut(line, " #")
 			line, _, _ = strings.Cut(line, " > ")
 			words := strings.Fields(line)

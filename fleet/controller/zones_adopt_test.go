@@ -68,9 +68,7 @@ type relay struct {
 func newRelay(t *testing.T, server string) *relay {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r := &relay{Listener: l, server: server}
 	r.arm(point{})
 	t.Cleanup(func() { l.Close() })
@@ -359,9 +357,7 @@ func (a *adoption) adopt(hosts int) {
 		a.Fatal("the export was not interrupted")
 	}
 	manifests := a.run(cli.Good, fmt.Sprintf("%d hosts are exported", hosts))
-	zone, err := os.ReadFile(a.path("zone.yaml"))
-	testutil.Must(a, err)
-	f, err := zonefile.Parse(append(zone, manifests...))
+	f, err := zonefile.Parse([]byte(testutil.ReadFile(a, a.path("zone.yaml")) + manifests))
 	if err != nil || len(f.Records) != hosts {
 		a.Fatalf("DNSRecords: %v", err)
 	}

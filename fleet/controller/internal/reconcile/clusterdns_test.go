@@ -21,6 +21,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/placement"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // refusing is an API server without dns.operator. If get or apply is set, it fails calls about Deployments with that error.
@@ -64,9 +65,7 @@ func withDNS(t *testing.T, want *v1alpha1.ClusterDNS) (*rig, *refusing) {
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
 			NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Containers: []corev1.Container{{Name: "coredns", Image: "coredns"}}}},
 	}, Status: appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}}
-	if err := r.store.Create(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.store.Create(t.Context(), d))
 	r.place(want)
 	server := &refusing{Client: r.store}
 	r.Client, r.Reader = server, server
@@ -105,24 +104,18 @@ func (r *rig) place(want *v1alpha1.ClusterDNS) {
 	object := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
 	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		object.Spec.ClusterDNS = want
-		if err := r.store.Create(r.t.Context(), object); err != nil {
-			r.t.Fatal(err)
-		}
+		testutil.Must(r.t, r.store.Create(r.t.Context(), object))
 		return
 	}
 	object.Spec.ClusterDNS = want
 	object.Generation++
-	if err := r.store.Update(r.t.Context(), object); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Update(r.t.Context(), object))
 }
 
 func (r *rig) affinity() *corev1.Affinity {
 	r.t.Helper()
 	d := &appsv1.Deployment{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d))
 	return d.Spec.Template.Spec.Affinity
 }
 
@@ -221,13 +214,9 @@ func TestClusterDNSFight(t *testing.T) {
 			t.Errorf("%v, %d writes, want %d; %s", err, server.applied, writes, r.reasons())
 		}
 		d := &appsv1.Deployment{}
-		if err := r.store.Get(t.Context(), r.KubeDNS, d); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Get(t.Context(), r.KubeDNS, d))
 		d.Spec.Template.Spec.Affinity, server.fields = nil, nil
-		if err := r.store.Update(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Update(t.Context(), d))
 		r.now = r.now.Add(pollDNS)
 	}
 	for i := range 3 {
@@ -253,9 +242,7 @@ func TestClusterDNSSlow(t *testing.T) {
 	r, server := withDNS(t, infraDNS(v1alpha1.ModeDryRun))
 	object := r.object()
 	object.Spec.NodePlacement.NodeSelector = map[string]v1alpha1.LabelValue{"infra": ""}
-	if err := r.store.Update(t.Context(), object); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.store.Update(t.Context(), object))
 	server.slow = func() { r.now = r.now.Add(fresh + time.Millisecond) }
 	if _, err := r.step(); err != nil || !slices.Equal(r.excluded(), []string{"w0"}) || !server.limited {
 		t.Errorf("%v, excluded %v, deadline %t", err, r.excluded(), server.limited)
@@ -269,13 +256,9 @@ func TestClusterDNSKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &appsv1.Deployment{}
-	if err := r.store.Get(t.Context(), r.KubeDNS, d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.store.Get(t.Context(), r.KubeDNS, d))
 	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
-	if err := errors.Join(r.store.Update(t.Context(), d), r.store.Delete(t.Context(), r.object())); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(r.store.Update(t.Context(), d), r.store.Delete(t.Context(), r.object())))
 	var log strings.Builder
 	r.Log = slog.New(slog.NewTextHandler(&log, nil))
 	for range 2 {

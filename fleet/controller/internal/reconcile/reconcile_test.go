@@ -3,7 +3,6 @@ package reconcile
 import (
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,22 +23,17 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/placement"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMove(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		r := newRig(t, append(names("infra", 2), names("w", 28)...)...)
 		r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
-		if _, err := r.step(); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.excluded(); !slices.Equal(got, []string{"w00", "w01", "w02"}) {
-			t.Errorf("first step: %v, want a tenth", got)
-		}
+		r.mustStep()
+		r.wantExcluded("w00", "w01", "w02")
 		r.settle(restart)
-		if got := r.excluded(); !slices.Equal(got, names("w", 28)) {
-			t.Errorf("excluded: %v", got)
-		}
+		r.wantExcluded(names("w", 28)...)
 		s := r.object().Status
 		if r.reasons() != "Accepted Applied Available" || s.Nodes != 30 || s.Eligible != 2 || s.Ready != 2 || s.Excluded != 28 || s.ObservedGeneration != 1 {
 			t.Errorf("status: %+v", s)
@@ -49,14 +43,10 @@ func TestMove(t *testing.T) {
 				t.Errorf("%s was patched %d times", name, n)
 			}
 		}
+		noted := r.noted()
 		for _, want := range []string{"Normal Accepted the placement is in effect", "Normal Moving", "Normal Applied 2 nodes run the cache, 28 are excluded", "Normal Available"} {
-			if noted := r.noted(); !strings.Contains(noted, want) {
-				r.events.Events <- noted
-				if !strings.Contains(noted, want) {
-					t.Errorf("no Event %q in\n%s", want, noted)
-				}
-			} else {
-				r.events.Events <- noted
+			if !strings.Contains(noted, want) {
+				t.Errorf("no Event %q in\n%s", want, noted)
 			}
 		}
 		// A placement that no node satisfies changes nothing, and one that all satisfy gives every node its cache back, in one step.
@@ -69,12 +59,8 @@ func TestMove(t *testing.T) {
 			t.Errorf("accepted: %v", got)
 		}
 		r.apply(nil)
-		if _, err := r.step(); err != nil {
-			t.Fatal(err)
-		}
-		if got := r.excluded(); len(got) > 0 {
-			t.Errorf("excluded: %v", got)
-		}
+		r.mustStep()
+		r.wantExcluded()
 	}
 }
 
@@ -117,9 +103,7 @@ func TestRefusedNode(t *testing.T) {
 	fails(&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 400, Message: "denied"}}, "w00")
 	r.apply(nil)
 	run()
-	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
-		t.Errorf("%v are excluded", got)
-	}
+	r.wantExcluded("w00")
 	// If the API server does not answer, no other node is tried.
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	tried := 0
@@ -147,18 +131,10 @@ func TestDeleted(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.settle(false)
-	if got := r.excluded(); !slices.Equal(got, []string{"w"}) {
-		t.Fatalf("excluded: %v", got)
-	}
-	if err := r.store.Delete(t.Context(), r.object()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.step(); err != nil {
-		t.Fatal(err)
-	}
-	if got := r.excluded(); len(got) > 0 {
-		t.Errorf("excluded: %v", got)
-	}
+	r.wantExcluded("w")
+	testutil.Must(t, r.store.Delete(t.Context(), r.object()))
+	r.mustStep()
+	r.wantExcluded()
 }
 
 // The accepted placement is in the status before a node is changed.
@@ -169,9 +145,7 @@ func TestStatusFirst(t *testing.T) {
 	if _, err := r.step(); err == nil || !strings.Contains(err.Error(), "write the status of the NodeDNS: no") {
 		t.Errorf("error: %v", err)
 	}
-	if got := r.excluded(); len(got) > 0 {
-		t.Errorf("excluded: %v", got)
-	}
+	r.wantExcluded()
 }
 
 // A controller that was stopped between its look and its patch excludes no node by what it saw.
@@ -185,9 +159,7 @@ func TestStaleLook(t *testing.T) {
 	if result, err := r.step(); err != nil || result.RequeueAfter == 0 || result.RequeueAfter > time.Second {
 		t.Errorf("%+v, %v", result, err)
 	}
-	if got := r.excluded(); len(got) > 0 {
-		t.Errorf("excluded: %v", got)
-	}
+	r.wantExcluded()
 	r.onState = nil
 	if _, err := r.step(); err != nil || !slices.Equal(r.excluded(), []string{"w"}) {
 		t.Errorf("%v, excluded: %v", err, r.excluded())
@@ -219,9 +191,7 @@ func TestDeadline(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "neardns-infra", Namespace: "kube-system"}}
-	if err := r.store.Delete(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.store.Delete(t.Context(), pod))
 	result, err := r.step()
 	if err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" || result.RequeueAfter != placement.Deadline+time.Second {
 		t.Fatalf("%+v, %v, %s", result, err, r.reasons())
@@ -283,19 +253,17 @@ func TestLabelsAsSent(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	d := placement.Decide(placement.Cluster{}, placement.Want{Spec: &v1alpha1.NodePlacement{}})
 	m.set(&d, d.Conditions[:])
-	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
-	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 1 {
+	if got := promtest.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 1 {
 		t.Errorf("the reason is %v", got)
 	}
 	m.set(&d, nil)
-	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 0 {
+	if got := promtest.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 0 {
 		t.Errorf("without an object the reason is %v", got)
 	}
 }
@@ -312,9 +280,7 @@ func TestSlim(t *testing.T) {
 	whole := placement.Read([]*corev1.Node{node}, []*corev1.Pod{pod}, []*discoveryv1.EndpointSlice{slice})
 	slimmed := func(object runtime.Object) any {
 		out, err := slim(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return out
 	}
 	thin, ok := slimmed(node).(*corev1.Node)
@@ -329,20 +295,13 @@ func TestSlim(t *testing.T) {
 
 // The alerts use series and reasons that there are.
 func TestAlerts(t *testing.T) {
-	text, err := os.ReadFile("../../../conf/placement-alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.ReadFile(t, "../../../conf/placement-alerts.yaml")
 	registry := prometheus.NewRegistry()
 	m, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	m.set(&placement.Decision{}, nil)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var series strings.Builder
 	for _, f := range families {
 		for _, metric := range f.Metric {
@@ -353,7 +312,7 @@ func TestAlerts(t *testing.T) {
 			series.WriteString("\n")
 		}
 	}
-	asked := regexp.MustCompile(`(neardns_\w+)\{([^}]*)\}`).FindAllStringSubmatch(string(text), -1)
+	asked := regexp.MustCompile(`(neardns_\w+)\{([^}]*)\}`).FindAllStringSubmatch(text, -1)
 	for _, a := range asked {
 		for label := range strings.SplitSeq(a[2], ", ") {
 			label = strings.Replace(label, "!=", "=", 1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/internal/lead"
 	"github.com/neardns/neardns/fleet/controller/placement"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // rig is a reconciler next to a store of objects, to which the test does what a DaemonSet controller does.
@@ -39,9 +41,7 @@ func newRig(t *testing.T, nodes ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Unix(1_700_000_000, 0), patches: map[string]int{}}
 	scheme, err := lead.Scheme(kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var objects []client.Object
 	for _, name := range nodes {
 		labels := map[string]string{"kubernetes.io/os": "linux"}
@@ -80,9 +80,7 @@ func newRig(t *testing.T, nodes ...string) *rig {
 // restart is another process with the same cluster.
 func (r *rig) restart() {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 	r.Reconciler = &Reconciler{Client: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: metrics,
 		Now: func() time.Time { return r.now }, Reader: r.store, KubeDNS: client.ObjectKey{Namespace: "kube-system", Name: "coredns"}}
 }
@@ -99,18 +97,14 @@ func (r *rig) daemonSet() {
 		} else if r.store.Get(r.t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}) != nil {
 			err = r.store.Create(r.t.Context(), pod)
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		testutil.Must(r.t, err)
 	}
 }
 
 func (r *rig) nodes() []corev1.Node {
 	r.t.Helper()
 	var list corev1.NodeList
-	if err := r.store.List(r.t.Context(), &list); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.List(r.t.Context(), &list))
 	return list.Items
 }
 
@@ -123,6 +117,13 @@ func (r *rig) excluded() (out []string) {
 	return out
 }
 
+func (r *rig) wantExcluded(want ...string) {
+	r.t.Helper()
+	if got := r.excluded(); !slices.Equal(got, want) {
+		r.t.Errorf("excluded are %v, want %v", got, want)
+	}
+}
+
 func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
 	r.t.Helper()
 	want := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
@@ -130,9 +131,7 @@ func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
 	old := &v1alpha1.NodeDNS{}
 	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(want), old); err == nil {
 		old.Spec, old.Generation = want.Spec, old.Generation+1
-		if err := r.store.Update(r.t.Context(), old); err != nil {
-			r.t.Fatal(err)
-		}
+		testutil.Must(r.t, r.store.Update(r.t.Context(), old))
 	} else if err := r.store.Create(r.t.Context(), want); err != nil {
 		r.t.Fatal(err)
 	}
@@ -141,9 +140,7 @@ func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
 func (r *rig) object() *v1alpha1.NodeDNS {
 	r.t.Helper()
 	object := &v1alpha1.NodeDNS{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Name: "default"}, object); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Name: "default"}, object))
 	return object
 }
 
@@ -158,6 +155,12 @@ func (r *rig) reasons() string {
 
 func (r *rig) step() (ctrl.Result, error) { return r.Reconcile(r.t.Context(), ctrl.Request{}) }
 
+func (r *rig) mustStep() {
+	r.t.Helper()
+	_, err := r.step()
+	testutil.Must(r.t, err)
+}
+
 // settle runs Reconcile 51 times and daemonSet between; with restart, each of the first 50 times in a new process.
 func (r *rig) settle(restart bool) {
 	r.t.Helper()
@@ -165,14 +168,10 @@ func (r *rig) settle(restart bool) {
 		if restart {
 			r.restart()
 		}
-		if _, err := r.step(); err != nil {
-			r.t.Fatal(err)
-		}
+		r.mustStep()
 		r.daemonSet()
 	}
-	if _, err := r.step(); err != nil {
-		r.t.Fatal(err)
-	}
+	r.mustStep()
 }
 
 func (r *rig) noted() string {

@@ -2,46 +2,44 @@ package records
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/neardns/neardns/fleet/controller/zones"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m, err := NewMetrics(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	m.begin()
 	m.record("shared", []metav1.Condition{{Type: "Accepted", Reason: "Accepted"}})
 	m.end()
 	m.zone("shared", []metav1.Condition{{Type: "Read", Reason: "Read"}})
 	m.setPolicies(nil)
-	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
 	m.begin()
 	m.end()
 	m.zone("shared", []metav1.Condition{{Type: "Read", Reason: "NotPermitted"}})
-	if was, is := testutil.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "Read")), testutil.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "NotPermitted")); was != 0 || is != 1 {
+	if was, is := promtest.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "Read")), promtest.ToFloat64(m.conditions.WithLabelValues("shared", "Read", "NotPermitted")); was != 0 || is != 1 {
 		t.Errorf("%v, %v", was, is)
 	}
-	if got := testutil.ToFloat64(m.records.WithLabelValues("shared", "Accepted", "Accepted")); got != 0 {
+	if got := promtest.ToFloat64(m.records.WithLabelValues("shared", "Accepted", "Accepted")); got != 0 {
 		t.Errorf("%v records that are gone", got)
 	}
 	m.keep(nil)
-	if n := testutil.CollectAndCount(m.conditions); n != 0 {
+	if n := promtest.CollectAndCount(m.conditions); n != 0 {
 		t.Errorf("%d series are left", n)
 	}
 }
@@ -83,13 +81,7 @@ func TestAlerts(t *testing.T) {
 		known[m[1]] = true
 	}
 	reasons := []string{zones.Accepted, zones.Deleting, zones.TargetNotFound, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
-	text := func(file string) string {
-		data, err := os.ReadFile("../../../conf/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(data)
-	}
+	text := func(file string) string { return testutil.ReadFile(t, "../../../conf/"+file) }
 	dashboard := strings.ReplaceAll(text("zones-dashboard.json"), `\"`, `"`)
 	for file, content := range map[string]string{"zones-alerts.yaml": text("zones-alerts.yaml"), "zones-dashboard.json": dashboard} {
 		for _, name := range regexp.MustCompile(`neardns_(?:zone|dnszone|dnsrecord|dnspolic)\w*`).FindAllString(content, -1) {

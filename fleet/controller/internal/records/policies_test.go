@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +21,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/zones"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const (
@@ -35,9 +36,7 @@ const (
 func (r *rig) policy(name string) string {
 	r.t.Helper()
 	p := &v1alpha1.DNSPolicy{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, p); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, p))
 	out := fmt.Sprintf("%d/%d %s", p.Status.Programmed, p.Status.Records, reasons(p.Status.Conditions))
 	for _, u := range p.Status.Unpublished {
 		out += " " + u.Listener + ":" + u.Reason
@@ -50,7 +49,7 @@ func (r *rig) wantPolicy(name, want string) {
 	if got := r.policy(name); got != want {
 		r.t.Errorf("DNSPolicy %s is %q, want %q", name, got, want)
 	}
-	if reason := strings.Fields(want)[1]; testutil.ToFloat64(r.Metrics.policies.WithLabelValues(reason)) < 1 {
+	if reason := strings.Fields(want)[1]; promtest.ToFloat64(r.Metrics.policies.WithLabelValues(reason)) < 1 {
 		r.t.Errorf("no DNSPolicy is counted as %s", reason)
 	}
 }
@@ -60,13 +59,9 @@ func (r *rig) changeGateway(f func(*unstructured.Unstructured)) {
 	r.t.Helper()
 	g := &unstructured.Unstructured{}
 	g.SetGroupVersionKind(zones.GatewayKind)
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: "edge"}, g); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: "edge"}, g))
 	f(g)
-	if err := r.store.Update(r.t.Context(), g); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Update(r.t.Context(), g))
 	r.now = r.now.Add(lookAgain)
 	r.settle()
 }
@@ -116,13 +111,9 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("TTL %d", got)
 		}
 		p := &v1alpha1.DNSPolicy{}
-		if err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, p); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, p))
 		p.Spec.TTL = 31
-		if err := r.store.Update(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Update(t.Context(), p))
 		r.settle()
 		if got := r.record(name).Spec.TTL; got != 31 {
 			t.Errorf("TTL %d", got)

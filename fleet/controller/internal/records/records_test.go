@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +22,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestLife has a record from its creation to its deletion. A look at an unchanged cluster writes nothing and reports nothing.
@@ -168,9 +169,7 @@ func TestDeletionWithoutZone(t *testing.T) {
 		r := newRig(t)
 		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
 		r.want("web", programmed)
-		if err := r.store.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "neardns-zones"}}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "neardns-zones"}}))
 		r.restart()
 		r.delete(r.record("web"))
 		r.settle()
@@ -182,13 +181,11 @@ func TestDeletionWithoutZone(t *testing.T) {
 		}
 		z := r.zone()
 		z.Finalizers = nil
-		if err := r.store.Update(t.Context(), z); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Update(t.Context(), z))
 		r.delete(z)
 		r.settle()
 		r.want("web", "NoZone ZoneNotReady NotChecked NoConflict")
-		if n := testutil.CollectAndCount(r.Metrics.conditions); n != 0 {
+		if n := promtest.CollectAndCount(r.Metrics.conditions); n != 0 {
 			t.Errorf("%d series of a DNSZone that is gone, and was never opened", n)
 		}
 		r.change("web", func(rec *v1alpha1.DNSRecord) { rec.Spec.DeletionPolicy = v1alpha1.DeletionPolicyOrphan })
@@ -224,9 +221,7 @@ func TestShared(t *testing.T) {
 		z := r.zone()
 		z.Spec.Publishers[0].Namespaces[0] = "other"
 		z.Generation++
-		if err := r.store.Update(t.Context(), z); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Update(t.Context(), z))
 		r.settle()
 		r.want("b", "NotAllowed NotAccepted NotChecked NoConflict")
 		r.wantCalls("remove www.shared.example.")
@@ -244,13 +239,9 @@ func TestKeyRotated(t *testing.T) {
 		}
 		rotate := func(name, secret string) {
 			s := &corev1.Secret{}
-			if err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "neardns-zones", Name: "key"}, s); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, r.store.Get(t.Context(), client.ObjectKey{Namespace: "neardns-zones", Name: "key"}, s))
 			s.Data = map[string][]byte{"name": []byte(name), "secret": []byte(secret)}
-			if err := r.store.Update(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, r.store.Update(t.Context(), s))
 			r.settle()
 		}
 		rotate("key2", "bmV4dA==")
@@ -292,13 +283,9 @@ func TestSources(t *testing.T) {
 		r.want("g", programmed)
 		r.wantCalls("set g.shared.example. [192.0.2.9 192.0.2.10], set s.shared.example. [192.0.2.7 192.0.2.8]")
 		s := &corev1.Service{}
-		if err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, s); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, s))
 		s.Status.LoadBalancer.Ingress = s.Status.LoadBalancer.Ingress[1:]
-		if err := r.store.Status().Update(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, r.store.Status().Update(t.Context(), s))
 		r.settle()
 		r.wantCalls("set s.shared.example. [192.0.2.8]")
 		for want, spec := range map[string]corev1.Service{
@@ -364,14 +351,14 @@ func TestConflict(t *testing.T) {
 				told++
 			}
 		}
-		if got := testutil.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 1 || told != 1 {
+		if got := promtest.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 1 || told != 1 {
 			t.Errorf("%v records by metric, %d Events", got, told)
 		}
 		stub.hosts["www.shared.example."] = zones.Progress{Done: true}
 		stub.known.Silent = []string{"bbbbbbbb"}
 		r.settle()
 		r.want("web", programmed)
-		if got := testutil.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 0 {
+		if got := promtest.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 0 {
 			t.Errorf("%v records by metric", got)
 		}
 		if z := r.zone(); reasons(z.Status.Conditions) != "Accepted Read Silent" || !slices.Equal(z.Status.Silent, []string{"bbbbbbbb"}) {
@@ -395,9 +382,7 @@ func TestIdentify(t *testing.T) {
 		r := newRig(t)
 		for name, uid := range map[string]string{"kube-system": "u1", "neardns-zones": "u2"} {
 			n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}
-			if err := r.store.Create(t.Context(), n); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, r.store.Create(t.Context(), n))
 		}
 		a, err := identify(t.Context(), r.store, Options{Namespace: "neardns-zones"})
 		if err != nil || a.Cluster != zone.ClusterID("u1") || a.Instance != zone.ClusterID("u2") {
@@ -432,6 +417,7 @@ func TestProgress(t *testing.T) {
 		"the primary is away":    {zonewriter.Status{}, away, "false Unreachable  "},
 		"not permitted":          {zonewriter.Status{Conflict: &zone.Conflict{Reason: zonewriter.NotPermitted}}, nil, "false NotPermitted  "},
 		"another strategy":       {zonewriter.Status{Conflict: &zone.Conflict{Reason: zone.ConflictingStrategy}}, away, "false ConflictingStrategyDiscovered ConflictingStrategyDiscovered "},
+		"the cluster's clone":    {zonewriter.Status{Conflict: &zone.Conflict{Reason: zone.ClusterIDInUse}}, nil, "false ClusterIDInUse ClusterIDInUse "},
 		"two default geos":       {zonewriter.Status{Programmed: true, Notes: []zone.Conflict{{Reason: zone.ConflictingDefault}}}, nil, "true  ConflictingDefaultGeo "},
 		"the set is full":        {zonewriter.Status{Programmed: true, Notes: []zone.Conflict{{Reason: zone.RRsetFull}}}, nil, "true   RRsetFull"},
 		"programmed, then alone": {zonewriter.Status{Programmed: true}, away, "true   "},

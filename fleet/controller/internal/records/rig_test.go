@@ -28,6 +28,7 @@ import (
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // zoneStub stands for a publisher and its zone: it records its instructions, and does each at once unless the primary is away.
@@ -79,9 +80,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now(), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
 	scheme, err := lead.Scheme(kinds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &v1alpha1.DNSPolicy{}).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
 			r.writes++
@@ -95,9 +94,7 @@ func newRig(t *testing.T) *rig {
 // restart is another process with the same cluster and zone.
 func (r *rig) restart() {
 	m, err := NewMetrics(prometheus.NewRegistry())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	checker := healthcheck.New(ctx, slog.New(slog.DiscardHandler), healthcheck.Options{Every: time.Millisecond, Dial: func(_ context.Context, _, address string) (net.Conn, error) {
 		if r.sick[address] {
@@ -129,23 +126,17 @@ func (r *rig) restart() {
 func (r *rig) create(text string) {
 	r.t.Helper()
 	var kind struct{ Kind string }
-	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, yaml.Unmarshal([]byte(text), &kind))
 	object, ok := map[string]client.Object{"DNSZone": &v1alpha1.DNSZone{}, "DNSRecord": &v1alpha1.DNSRecord{},
 		"DNSPolicy": &v1alpha1.DNSPolicy{}, "Secret": &corev1.Secret{}, "Service": &corev1.Service{}}[kind.Kind]
 	if !ok {
 		object = &unstructured.Unstructured{}
 	}
-	if err := yaml.Unmarshal([]byte(text), object); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, yaml.Unmarshal([]byte(text), object))
 	r.objects++
 	object.SetCreationTimestamp(metav1.NewTime(r.now.Add(time.Duration(r.objects) * time.Second)))
 	object.SetGeneration(1)
-	if err := r.store.Create(r.t.Context(), object); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Create(r.t.Context(), object))
 }
 
 const (
@@ -163,9 +154,7 @@ func (r *rig) settle() {
 	r.t.Helper()
 	for range 50 {
 		result, err := r.Reconcile(r.t.Context(), ctrl.Request{})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		testutil.Must(r.t, err)
 		if result.RequeueAfter == 0 || result.RequeueAfter >= time.Second {
 			return
 		}
@@ -190,24 +179,18 @@ func (r *rig) change(name string, f func(*v1alpha1.DNSRecord)) {
 	rec := r.record(name)
 	f(rec)
 	rec.Generation++
-	if err := r.store.Update(r.t.Context(), rec); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Update(r.t.Context(), rec))
 }
 
 func (r *rig) delete(object client.Object) {
 	r.t.Helper()
-	if err := r.store.Delete(r.t.Context(), object); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Delete(r.t.Context(), object))
 }
 
 func (r *rig) zone() *v1alpha1.DNSZone {
 	r.t.Helper()
 	out := &v1alpha1.DNSZone{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKey{Name: "shared"}, out); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Name: "shared"}, out))
 	return out
 }
 

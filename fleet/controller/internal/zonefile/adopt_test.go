@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/adopt"
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // primary serves a zone of these lines. It accepts the given number of updates without applying them, and refuses the others.
@@ -26,31 +26,18 @@ func primary(t *testing.T, updates int, lines ...string) *View {
 	all := []dns.RR{soa}
 	for _, line := range lines {
 		rr, err := dns.NewRR(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		all = append(all, rr)
 	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	return &View{client: &rfc2136.Client{Zone: "example.org.", Dial: testutil.Piped(func(c *dns.Conn, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		if q.Opcode != dns.OpcodeUpdate {
 			m.Answer = slices.Concat(all, []dns.RR{soa})
 		} else if updates--; updates < 0 {
 			m.Rcode = dns.RcodeRefused
 		}
-		_ = w.WriteMsg(m)
-	}), MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept }}
-	ended := make(chan error, 1)
-	go func() { ended <- s.ActivateAndServe() }()
-	t.Cleanup(func() {
-		_ = l.Close()
-		<-ended
-	})
-	return &View{client: &rfc2136.Client{Server: l.Addr().String(), Zone: "example.org."}}
+		_ = c.WriteMsg(m)
+	})}}
 }
 
 // adoption returns an adoption at a step, of the hosts h00, h01 and so on, its export and its output.
@@ -65,9 +52,7 @@ func adoption(t *testing.T, step adopt.Step, hosts int) (Adoption, *adopt.Export
 		e.Hosts = append(e.Hosts, adopt.Host{Name: name, Records: []string{name + " 60 A 192.0.2.1"},
 			Registry: []string{"a-" + name + ` 60 TXT "heritage=external-dns,external-dns/owner=me"`}})
 	}
-	if err := a.save(e); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, a.save(e))
 	return a, e, out
 }
 
@@ -76,20 +61,14 @@ func TestAdoptLocks(t *testing.T) {
 	a, _, _ := adoption(t, adopt.Verifying, 1)
 	v := primary(t, 0, "h00.example.org. 60 IN A 192.0.2.1")
 	lock, err := os.Create(a.Export + ".lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
+	testutil.Must(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	for _, a.Undo = range []bool{false, true} {
 		if err := v.Adopt(t.Context(), a); err == nil || !strings.Contains(err.Error(), "another run uses it") {
 			t.Error(err)
 		}
 	}
-	if err := lock.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, lock.Close())
 	if a.Undo = false; v.Adopt(t.Context(), a) != nil {
 		t.Error("the lock outlives its run")
 	}
@@ -119,9 +98,7 @@ func TestAdoptRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	data, err := atomicfile.Read(a.Export, maxExport)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if saved, err := adopt.Decode(data); err != nil || saved.Taken != 2 {
 		t.Errorf("%v, %d taken", err, saved.Taken)
 	}

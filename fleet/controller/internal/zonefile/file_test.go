@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/controller/zones"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const good = `# a cluster's part of a shared zone
@@ -37,9 +38,7 @@ spec: {host: app.shared.example, addresses: [192.0.2.1]}
 
 func TestParse(t *testing.T) {
 	f, err := Parse([]byte(good))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	p, ok := f.Plan.Zones["shared"].Hosts["app.shared.example."]
 	if !ok || p.TTL != defaultTTL || p.Strategy != "Simple" || len(p.Addresses) != 1 {
 		t.Errorf("publishes %+v", p)
@@ -119,9 +118,7 @@ func TestVerdicts(t *testing.T) {
 		{", addresses: [192.0.2.1]", ""}:                                            "Invalid",
 	} {
 		f, err := Parse([]byte(strings.ReplaceAll(good, change[0], change[1])))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for key, r := range f.Plan.Records {
 			if r.Reason != want {
 				t.Errorf("%v: %s: %s: %s; want %s", change, key, r.Reason, r.Message, want)
@@ -156,9 +153,7 @@ metadata:
 spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 `
 	f, err := Parse([]byte(good + policy + strings.Replace(made, "old.shared.example", "old.other.example", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var lines []string
 	for _, l := range f.notAccepted() {
 		lines = append(lines, l.String())
@@ -178,16 +173,12 @@ spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 		t.Errorf("%+v", u)
 	}
 	f, err = Parse([]byte(good + policy + gateway + strings.Replace(made, "name: web, uid", "name: another, uid", 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if old := f.Plan.Zones["shared"].Hosts["old.shared.example."]; fmt.Sprint(old.Addresses) != "[192.0.2.7]" {
 		t.Errorf("of a DNSPolicy that the file does not have: %+v", old)
 	}
 	f, err = Parse([]byte(good + policy))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	const missing = "the file has no Gateway default/web"
 	if p := f.Policies[name]; p.Reason != zones.TargetNotFound || !strings.Contains(p.Message, missing) {
 		t.Errorf("%+v", p)
@@ -204,9 +195,7 @@ spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 func TestChooseZone(t *testing.T) {
 	second := strings.NewReplacer("name: shared}", "name: other}", "shared.example", "other.example").Replace(strings.Split(good, "---\n")[1])
 	f, err := Parse([]byte(good + "---\n" + second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, want := range map[string]string{"shared": "shared", "other.example.": "other", "": "several zones", "nobody": `no zone "nobody"`} {
 		z, err := f.zone(name)
 		if err != nil && !strings.Contains(err.Error(), want) || err == nil && z.Name != want {
@@ -217,9 +206,7 @@ func TestChooseZone(t *testing.T) {
 
 func TestReadNamesTheFile(t *testing.T) {
 	path := t.TempDir() + "/zone.yaml"
-	if err := os.WriteFile(path, []byte("kind: x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("kind: x\n"), 0o600))
 	if _, err := Read(path); err == nil || !strings.HasPrefix(err.Error(), path+": line 1: ") {
 		t.Errorf("%v", err)
 	}
@@ -246,12 +233,8 @@ func TestReread(t *testing.T) {
 	apply := func(text string) {
 		t.Helper()
 		f, err := Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.apply(f); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
+		testutil.Must(t, p.apply(f))
 	}
 	apply(good)
 	app := good[strings.LastIndex(good, "---"):]
@@ -281,9 +264,7 @@ func TestApplyBadZone(t *testing.T) {
 	parse := func(documents ...string) *File {
 		t.Helper()
 		f, err := Parse([]byte(strings.Join(documents, "---\n")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return f
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -291,9 +272,7 @@ func TestApplyBadZone(t *testing.T) {
 		ctx: ctx, changed: make(chan struct{}, 1)}
 	defer p.wait()
 	defer cancel()
-	if err := p.apply(parse(objects...)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.apply(parse(objects...)))
 	before := p.zones["shared"]
 	end, stopped := before.cancel, false
 	before.cancel = func() { stopped = true; end() }

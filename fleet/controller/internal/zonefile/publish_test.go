@@ -25,9 +25,7 @@ func file(t *testing.T, s *zoneserver.Server, strategy string, addresses ...stri
 		all += "---\n" + strings.Replace(objects[2], "[192.0.2.1]", "["+strings.Join(addresses, ", ")+"], strategy: "+strategy, 1)
 	}
 	path := t.TempDir() + "/zone.yaml"
-	if err := os.WriteFile(path, []byte(all), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte(all), 0o600))
 	return path
 }
 
@@ -51,9 +49,7 @@ func TestCommands(t *testing.T) {
 			open := func(path string) *View {
 				t.Helper()
 				v, err := Open(path, "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				return v
 			}
 			says := func(what string, do func(*testutil.Output) error, want ...string) {
@@ -128,14 +124,8 @@ func TestAlive(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
 	path := file(t, s, "Simple", "192.0.2.1")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	beating := strings.Replace(string(data), "  publishers:", "  heartbeatSeconds: 1\n  publishers:", 1)
-	if err := os.WriteFile(path, []byte(beating), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	beating := strings.Replace(testutil.ReadFile(t, path), "  publishers:", "  heartbeatSeconds: 1\n  publishers:", 1)
+	testutil.Must(t, os.WriteFile(path, []byte(beating), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	var out, log testutil.Output
 	reread, ended := make(chan os.Signal), make(chan error)
@@ -154,20 +144,14 @@ func TestAlive(t *testing.T) {
 	}
 	wantText(&out, `{"host":"app.shared.example.","programmed":true`)
 	v, err := Open(path, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if err := v.Remove(ctx, &testutil.Output{}, "aaaaaaaa", true, 3*time.Second); err == nil || !strings.Contains(err.Error(), ErrAlive.Error()) {
 		t.Errorf("a cluster that beats: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("kind: nonsense\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte("kind: nonsense\n"), 0o600))
 	reread <- syscall.SIGHUP
 	wantText(&log, "what was not applied keeps its earlier content")
-	if err := os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600))
 	reread <- syscall.SIGHUP
 	testutil.Eventually(t, func() error {
 		var now testutil.Output

@@ -1,9 +1,7 @@
 package zonefile
 
 import (
-	"context"
 	"errors"
-	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -21,13 +19,9 @@ import (
 func TestRemoveWatches(t *testing.T) {
 	const origin, period = "shared.example.", 5 * time.Minute
 	soa, err := dns.NewRR(origin + " 60 IN SOA ns." + origin + " host." + origin + " 1 60 60 600 60")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	empty, err := zone.Parse(origin, []dns.RR{soa})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, row := range map[string]struct {
 		every   time.Duration // between two heartbeats
 		want    error
@@ -38,30 +32,18 @@ func TestRemoveWatches(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			begun, updates := time.Now(), 0
-			serve := func(conn net.Conn) {
-				c := dns.Conn{Conn: conn}
-				defer c.Close()
-				m, err := c.ReadMsg()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				answer := new(dns.Msg).SetReply(m)
-				if answer.Opcode = m.Opcode; m.Opcode == dns.OpcodeUpdate {
+			dial := testutil.Piped(func(c *dns.Conn, m *dns.Msg) {
+				var records []dns.RR
+				if m.Opcode == dns.OpcodeUpdate {
 					updates++
 				} else {
 					beat := zone.Beat{Counter: 1 + uint64(time.Since(begun)/row.every), Instance: "one", Period: period}
-					answer.Answer = slices.Concat([]dns.RR{soa}, empty.PlanBeat("bbbbbbbb", beat), []dns.RR{soa})
+					records = slices.Concat([]dns.RR{soa}, empty.PlanBeat("bbbbbbbb", beat), []dns.RR{soa})
 				}
-				if err := c.WriteMsg(answer); err != nil {
+				if err := testutil.Reply(c, m, records...); err != nil {
 					t.Error(err)
 				}
-			}
-			dial := func(context.Context, string, string) (net.Conn, error) {
-				near, far := net.Pipe()
-				go serve(far)
-				return near, nil
-			}
+			})
 			v := &View{Zone: &v1alpha1.DNSZone{}, client: &rfc2136.Client{Zone: origin, Dial: dial}}
 			if err := v.Remove(t.Context(), &testutil.Output{}, "bbbbbbbb", true, 0); !errors.Is(err, row.want) || updates != row.updates {
 				t.Errorf("%s: %v, %d updates, want %d", name, err, updates, row.updates)
