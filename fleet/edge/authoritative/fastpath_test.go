@@ -25,6 +25,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // pair is one edge's chain, which is queried in both ways: by its plugins, and before them.
@@ -40,9 +41,7 @@ type pair struct {
 func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch authoritative.Watch) *pair {
 	t.Helper()
 	p := &pair{Server: authoritative.New(o), at: netip.MustParseAddrPort("127.0.0.1:5353")}
-	if err := p.Taker(origin, watch)(records); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Taker(origin, watch)(records))
 	p.SetLocator(world())
 	p.SetDraw(func() uint64 { return p.draw })
 	b := corefile.NewBuilder(slog.New(slog.DiscardHandler), corefile.Plugin{Name: "metrics", Setup: metrics.Setup}, corefile.Plugin{Name: authoritative.Name, Setup: p.Setup})
@@ -50,9 +49,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 	if err == nil {
 		p.chain, err = b.Build(cfg, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() {
 		if err := p.chain.Close(true); err != nil {
 			t.Error(err)
@@ -126,9 +123,7 @@ func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bo
 	}
 	answer.Compress = true
 	want, err := answer.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if name := answer.Question[0].Name; name != strings.ToLower(name) {
 		var ours dns.Msg
 		if err := ours.Unpack(got); err != nil || ours.Question[0].Name != name {
@@ -290,9 +285,7 @@ func TestHitsOfRandomZones(t *testing.T) {
 	answered := 0
 	for range 150 {
 		records := append(randomZone(t, rng), base(t)...)
-		if err := p.Taker(origin, sick(rng))(records); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.Taker(origin, sick(rng))(records))
 		for _, name := range []string{"", "a.", "b.a.", "q.a.", "c.child.", "e.", "x.", "f.a."} {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeHTTPS} {
 				m := question(name+origin, qtype)
@@ -324,9 +317,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 		out := map[string]float64{}
 		for _, g := range []prometheus.Gatherer{registry, prometheus.DefaultGatherer} {
 			families, err := g.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			for _, f := range families {
 				if !strings.HasPrefix(f.GetName(), "coredns_") && !strings.HasPrefix(f.GetName(), "neardns_edge_answers") {
 					continue
@@ -352,9 +343,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 					m := question(name+origin, qtype)
 					m.SetEdns0(1232, tcp)
 					b, err := m.Pack()
-					if err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(t, err)
 					ask(b, tcp)
 				}
 			}
@@ -392,9 +381,7 @@ func TestHitsAreLimited(t *testing.T) {
 	m := question("app."+origin, dns.TypeA)
 	m.SetEdns0(1232, false)
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var said []string
 	for range 8 {
 		got, ok := p.fast(b, from, false)
@@ -432,9 +419,7 @@ func TestNoAllocationOfHits(t *testing.T) {
 	for name, m := range map[string]*dns.Msg{"plain": question("app."+origin, dns.TypeA), "denied": question("app."+origin, dns.TypeAAAA),
 		"subnet": withSubnet(question("app."+origin, dns.TypeA), "10.2.3.0/24")} {
 		wire, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		q := &fastpath.Query{Wire: wire, Client: resolver.Addr(), Received: time.Unix(0, 0)}
 		if allocs := testing.AllocsPerRun(1_000, func() {
 			p.draw += 1 << 50
@@ -444,26 +429,5 @@ func TestNoAllocationOfHits(t *testing.T) {
 		}); allocs != 0 {
 			t.Errorf("%s: %v allocations", name, allocs)
 		}
-	}
-}
-
-// BenchmarkHit is a query from its bytes to its answer's, with what CoreDNS counts.
-func BenchmarkHit(b *testing.B) {
-	p := newPair(b, authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}, Resolvers: []netip.Prefix{resolver}}, append(base(b), published(crowd()...)...), unwatched)
-	for name, m := range map[string]*dns.Msg{"host": question("app."+origin, dns.TypeA), "denied": question("app."+origin, dns.TypeAAAA),
-		"subnet": withSubnet(question("app."+origin, dns.TypeA), "10.2.3.0/24")} {
-		b.Run(name, func(b *testing.B) {
-			wire, err := m.Pack()
-			if err != nil {
-				b.Fatal(err)
-			}
-			room, q := make([]byte, 0, 4096), &fastpath.Query{Wire: wire, Client: resolver.Addr(), Received: time.Unix(0, 0)}
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, _, ok := p.hits.Answer(room, q); !ok {
-					b.Fatal("left to the chain")
-				}
-			}
-		})
 	}
 }

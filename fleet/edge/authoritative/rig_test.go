@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/fleet/edge/geo"
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const origin = "shared.example."
@@ -26,9 +27,7 @@ func rrs(t testing.TB, text string) (out []dns.RR) {
 	for rr, ok := p.Next(); ok; rr, ok = p.Next() {
 		out = append(out, rr)
 	}
-	if err := p.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Err())
 	return out
 }
 
@@ -79,9 +78,7 @@ func unwatched(string, map[string][]healthcheck.Check) map[healthcheck.Check]aut
 func compile(t testing.TB, records []dns.RR) *authoritative.Zone {
 	t.Helper()
 	z, err := authoritative.Compile(origin, records, unwatched)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return z
 }
 
@@ -130,9 +127,7 @@ func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.
 	t.Helper()
 	w := &writer{from: from}
 	code, err := s.ServeDNS(t.Context(), w, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if w.answer == nil && code != dns.RcodeSuccess {
 		w.answer = new(dns.Msg).SetRcode(q, code)
 	}

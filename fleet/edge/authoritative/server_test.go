@@ -11,10 +11,11 @@ import (
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // pub is a load-balanced publication.
@@ -139,10 +140,10 @@ func TestMetrics(t *testing.T) {
 	put(t, s, udp("10.2.0.1"), question("example.", dns.TypeTXT))
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(s.Collector())
-	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	if err := testutil.GatherAndCompare(r, strings.NewReader(strings.ReplaceAll(`# TYPE neardns_edge_answers_total counter
+	if err := promtest.GatherAndCompare(r, strings.NewReader(strings.ReplaceAll(`# TYPE neardns_edge_answers_total counter
 neardns_edge_answers_total{reason="any"} 1
 neardns_edge_answers_total{reason="default"} 0
 neardns_edge_answers_total{reason="geo"} 1
@@ -167,9 +168,7 @@ func TestCrowdedName(t *testing.T) {
 	}
 	p := newPair(t, authoritative.Options{}, records, unwatched)
 	m, err := question(app, dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	seen := map[string]bool{}
 	for range 30 {
 		p.draw += 7_919 << 3
@@ -226,29 +225,21 @@ func TestDS(t *testing.T) {
 	const child, ds = "child." + origin, "7 8 2 E2D3C916F6DEEAC73294E8268FB5885044A833FC5459588F4A9184CFC41A5766"
 	apex := rrs(t, "child 60 IN SOA ns hostmaster 9 60 60 3600 60\nchild 60 IN NS ns\n")
 	empty, err := zone.Parse(child, apex)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	host := zone.Publication{Host: child, Strategy: zone.Simple, TTL: 60, Addresses: addresses("192.0.2.1")} // the fast path has its name
 	step := empty.Plan(zone.Writer{Identity: zone.Identity{Cluster: "cluster00", Instance: "one"}}, zone.Memory{}, host.Normal())
 	p := newPair(t, authoritative.Options{}, base(t), unwatched)
 	p.Drop(origin)
-	if err := p.Taker(child, unwatched)(append(apex, step.Message.Changes...)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, p.Taker(child, unwatched)(append(apex, step.Message.Changes...)))
 	wire, err := question(child, dns.TypeDS).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, row := range []struct{ above, want, denied string }{
 		{"", "", child},
 		{"child 60 IN NS ns\n", "", origin},
 		{"child 60 IN NS ns\nchild 60 IN DS " + ds + "\n", ds, ""},
 	} {
 		if row.above != "" {
-			if err := p.Taker(origin, unwatched)(append(base(t), rrs(t, row.above)...)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.Taker(origin, unwatched)(append(base(t), rrs(t, row.above)...)))
 		}
 		if _, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
 			t.Errorf("%q: the fast path answers", row.above)
@@ -270,12 +261,10 @@ func TestNotReadYet(t *testing.T) {
 			t.Errorf("%s: %v", name, m)
 		}
 	}
-	if n := testutil.CollectAndCount(p.Collector(), "neardns_edge_silent_clusters"); n != 1 {
+	if n := promtest.CollectAndCount(p.Collector(), "neardns_edge_silent_clusters"); n != 1 {
 		t.Errorf("%d zones have metrics, want 1", n)
 	}
-	if err := set(rrs(t, "child 60 IN SOA ns hostmaster 7 60 60 3600 60\napp.child 60 IN A 192.0.2.2\n")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, set(rrs(t, "child 60 IN SOA ns hostmaster 7 60 60 3600 60\napp.child 60 IN A 192.0.2.2\n")))
 	if m := put(t, p.Server, udp("10.1.0.1"), question("app."+child, dns.TypeA)); said(m) != "192.0.2.2" {
 		t.Errorf("read: %v", m)
 	}
@@ -312,9 +301,7 @@ func TestBelowRedirections(t *testing.T) {
 	records = append(records, rrs(t, "dn 60 IN DNAME other\nsub 60 IN NS ns.sub\nns.sub 60 IN A 198.51.100.1\n")...)
 	plain := file.NewZone(origin, "")
 	for _, rr := range records {
-		if err := plain.Insert(dns.Copy(rr)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, plain.Insert(dns.Copy(rr)))
 	}
 	s := serve(t, authoritative.Options{}, records)
 	for _, name := range []string{"y.dn", "a.b.dn", "z.dn", "*.dn", "dn", "x.sub", "z.sub", "*.sub", "sub", "y.other"} {
@@ -340,15 +327,11 @@ func TestNegativeTTL(t *testing.T) {
 		p := newPair(t, authoritative.Options{}, append(rrs(t, soa+"@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n"), published(pub(app, "ie", 1, "192.0.2.1"))...), unwatched)
 		for _, q := range []*dns.Msg{question("none."+origin, dns.TypeA), question(app, dns.TypeMX), question(app, dns.TypeAAAA)} {
 			wire, err := q.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			answers := []*dns.Msg{p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)}
 			if b, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
 				m := new(dns.Msg)
-				if err := m.Unpack(b); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, m.Unpack(b))
 				answers = append(answers, m)
 			}
 			for _, m := range answers {

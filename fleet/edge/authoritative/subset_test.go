@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestSubset is the invariant: whatever clusters publish and the client, an edge's answer is a non-empty part of the addresses that the
@@ -24,21 +25,15 @@ func TestSubset(t *testing.T) {
 	for round := range 120 {
 		records := append(randomZone(t, rng), base(t)...)
 		state, err := zone.Parse(origin, records)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		z, err := authoritative.Compile(origin, records, sick(rng))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		s := authoritative.New(authoritative.Options{})
 		s.Set(z)
 		s.SetLocator(world())
 		plain := file.NewZone(origin, "")
 		for _, rr := range records {
-			if err := plain.Insert(dns.Copy(rr)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, plain.Insert(dns.Copy(rr)))
 		}
 		for _, name := range append(randomHosts(), "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeNS} {

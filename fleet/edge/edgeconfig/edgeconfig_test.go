@@ -13,6 +13,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/edge/geo"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func loadEdge(text string, env map[string]string) (*Config, error) {
@@ -36,9 +37,7 @@ zones:
 
 func TestLoadEdge(t *testing.T) {
 	least, err := loadEdge(leastEdge, map[string]string{"POD_IPS": "10.0.0.7,fd00::7"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := Default()
 	want.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")}
 	want.Zones = []Zone{{Name: "shared.example", Primary: nameserver.At(netip.MustParseAddr("192.0.2.53"))}}
@@ -64,9 +63,7 @@ limits: {tcpConnections: 7, records: 9}
 stateDir: /data
 log: {level: debug, format: json}
 `, map[string]string{"POD_IPS": "10.0.0.7"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	z := full.Zones[1]
 	if z.Primary.Addr.String() != "[2001:db8::53]:5353" || z.Key != "/etc/neardns/keys/b" || z.Targets[1].String() != "2001:db8::1/128" || len(z.Notify) != 1 {
 		t.Errorf("%+v", z)
@@ -153,25 +150,17 @@ func TestEdgeRestart(t *testing.T) {
 		"limits: {tcpConnections: 7}":             {"limits"},
 	} {
 		before, err := loadEdge(base, env)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		after, err := loadEdge(base+change+"\n", env)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if got := before.Restart(after); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", change, got, want)
 		}
 	}
 	least, err := loadEdge(leastEdge, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	changed, err := loadEdge(base, map[string]string{"POD_IPS": "10.0.0.9"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if got, want := least.Restart(changed), []string{"listen.dns", "listen.port", "listen.metrics", "listen.health"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

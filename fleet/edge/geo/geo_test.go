@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/fleet/edge/geo"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/mmdb"
 )
 
@@ -58,9 +59,7 @@ func written(t testing.TB, networks map[string][]string) *geo.Database {
 		w.Insert(netip.MustParsePrefix(network), record)
 	}
 	d, err := geo.ReadDatabase(w.Bytes("Test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return d
 }
 
@@ -112,9 +111,7 @@ func TestScope(t *testing.T) {
 	network := func() netip.Prefix {
 		a := address()
 		p, err := a.Prefix(8 + rng.IntN(a.BitLen()-7))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return p
 	}
 	code := func() string { return string([]byte{'a' + byte(rng.IntN(26)), 'a' + byte(rng.IntN(26))}) }

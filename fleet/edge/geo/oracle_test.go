@@ -40,13 +40,9 @@ func TestOracle(t *testing.T) {
 	})
 	text := w.Bytes("GeoLite2-Country")
 	file := filepath.Join(t.TempDir(), "tor.mmdb")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, text, 0o600))
 	d, err := geo.ReadDatabase(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	l := &geo.Locator{Database: d}
 	rng := rand.New(rand.NewPCG(15, 13))
 	ask := make(chan netip.Addr)

@@ -38,6 +38,14 @@ func by(checks ...healthcheck.Check) map[string][]healthcheck.Check {
 	return map[string][]healthcheck.Check{"cluster1": checks}
 }
 
+// checker ends with the test.
+func checker(t *testing.T, log *slog.Logger, o healthcheck.Options) *healthcheck.Checker {
+	t.Helper()
+	c := healthcheck.New(t.Context(), log, o)
+	t.Cleanup(c.Wait)
+	return c
+}
+
 // TestPermit has what a peer may write into a zone to have an edge connect elsewhere.
 func TestPermit(t *testing.T) {
 	everywhere := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
@@ -117,10 +125,9 @@ func TestTimes(t *testing.T) {
 	for name, silent := range map[string]bool{"refuses": false, "is silent": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
 				var dead atomic.Bool
 				var probes atomic.Int64
-				c := healthcheck.New(ctx, quiet, healthcheck.Options{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				c := checker(t, quiet, healthcheck.Options{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 					probes.Add(1)
 					switch {
 					case !dead.Load():
@@ -160,8 +167,6 @@ func TestTimes(t *testing.T) {
 						t.Errorf("well after %s, want 10 s at most", after)
 					}
 				}
-				cancel()
-				c.Wait()
 			})
 		})
 	}
@@ -170,9 +175,8 @@ func TestTimes(t *testing.T) {
 // TestSet: zones share targets, what stays keeps its state, what no zone wants is checked no more.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var asked atomic.Int64
-		c := healthcheck.New(ctx, quiet, healthcheck.Options{Most: 2, Dial: func(context.Context, string, string) (net.Conn, error) {
+		c := checker(t, quiet, healthcheck.Options{Most: 2, Dial: func(context.Context, string, string) (net.Conn, error) {
 			asked.Add(1)
 			return nil, errors.New("no")
 		}})
@@ -208,8 +212,6 @@ func TestSet(t *testing.T) {
 		if n := asked.Load() - before; n > 0 {
 			t.Errorf("%d probes of targets that nobody wants", n)
 		}
-		cancel()
-		c.Wait()
 	})
 }
 
@@ -217,8 +219,7 @@ func TestSet(t *testing.T) {
 // at each Set of their zone.
 func TestRefusedIsSaid(t *testing.T) {
 	var log bytes.Buffer
-	ctx, cancel := context.WithCancel(t.Context())
-	c := healthcheck.New(ctx, slog.New(slog.NewTextHandler(&log, nil)), healthcheck.Options{Most: 1})
+	c := checker(t, slog.New(slog.NewTextHandler(&log, nil)), healthcheck.Options{Most: 1})
 	outside := func(hosts ...string) (out []healthcheck.Check) {
 		for _, h := range hosts {
 			out = append(out, healthcheck.Check{Address: address, Protocol: healthcheck.HTTP, Port: 80, Host: h})
@@ -240,8 +241,6 @@ func TestRefusedIsSaid(t *testing.T) {
 			t.Errorf("step %d: logged %d times that there are too many, want %d:\n%s", i, n, step.logged, &log)
 		}
 	}
-	cancel()
-	c.Wait()
 }
 
 // TestProbe probes real servers.
@@ -317,13 +316,10 @@ func TestProbe(t *testing.T) {
 
 // TestMetrics: names and labels are as Prometheus wants them.
 func TestMetrics(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	c := healthcheck.New(ctx, quiet, healthcheck.Options{})
+	c := checker(t, quiet, healthcheck.Options{})
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(c.Collector())
 	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	cancel()
-	c.Wait()
 }

@@ -33,10 +33,9 @@ var ten = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 // probes, also where it publishes another cluster's addresses as its own. Those of a cluster that dies are sick in time, and well in time.
 func TestStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var alive atomic.Bool
 		alive.Store(true)
-		c := healthcheck.New(ctx, quiet, healthcheck.Options{Dial: func(ctx context.Context, _, at string) (net.Conn, error) {
+		c := checker(t, quiet, healthcheck.Options{Dial: func(ctx context.Context, _, at string) (net.Conn, error) {
 			if at[:5] == "10.2." && alive.Load() {
 				here, _ := net.Pipe()
 				return here, nil
@@ -74,8 +73,6 @@ func TestStarved(t *testing.T) {
 			alive.Store(true)
 			until("well", true, 14*time.Second) // the next probe starts within 10 s after the last one started
 		}
-		cancel()
-		c.Wait()
 	})
 }
 
@@ -83,10 +80,9 @@ func TestStarved(t *testing.T) {
 // leaves is the others'. Targets that go on keep their place before new ones. Those that have none are checked no more.
 func TestTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var mu sync.Mutex // guards asked
 		asked := map[string]map[string]bool{}
-		c := healthcheck.New(ctx, quiet, healthcheck.Options{Most: 100, Dial: func(_ context.Context, _, at string) (net.Conn, error) {
+		c := checker(t, quiet, healthcheck.Options{Most: 100, Dial: func(_ context.Context, _, at string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			net := strings.Split(at, ".")[1]
@@ -168,17 +164,14 @@ func TestTooMany(t *testing.T) {
 		greedy["one"] = greedy["one"][1:]
 		c.Set("b.", nil, nil)
 		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"0": 9, "1": 91})
-		cancel()
-		c.Wait()
 	})
 }
 
 // TestPerAddress: checks of one address are bounded, however many paths clusters name there, and the cluster with few checks keeps its own.
 func TestPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var probes atomic.Int64
-		c := healthcheck.New(ctx, quiet, healthcheck.Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+		c := checker(t, quiet, healthcheck.Options{Dial: func(context.Context, string, string) (net.Conn, error) {
 			probes.Add(1)
 			return nil, errors.New("no")
 		}})
@@ -203,7 +196,5 @@ func TestPerAddress(t *testing.T) {
 		if n := probes.Load(); n < 900 || n > 1300 {
 			t.Errorf("%d probes of one address in 100 s", n)
 		}
-		cancel()
-		c.Wait()
 	})
 }

@@ -13,8 +13,8 @@ import (
 // TestAccount: if a cluster with fewer checks publishes a target too, the target's probes count to that cluster from then on.
 func TestAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		c := New(ctx, slog.New(slog.DiscardHandler), Options{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		c := New(t.Context(), slog.New(slog.DiscardHandler), Options{Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no") }})
+		t.Cleanup(c.Wait)
 		var list []Check
 		for i := range 3 {
 			list = append(list, Check{Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Protocol: TCP, Port: 443})
@@ -25,8 +25,6 @@ func TestAccount(t *testing.T) {
 		if first == nil || first != again || again.owner.Load().cluster != "victim" {
 			t.Errorf("the target was %p, and is %p on the account of %v", first, again, *again.owner.Load())
 		}
-		cancel()
-		c.Wait()
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestFollow: whole, then by steps, whole again where steps do not fit or the zone was restored, kept while the primary is away.
@@ -29,8 +30,7 @@ func TestFollow(t *testing.T) {
 		if c.State().Records != 0 || s.n != 0 {
 			t.Fatal("served before it was read")
 		}
-		stop := run(t, c)
-		defer stop()
+		defer run(t, c)()
 		sleep(time.Second)
 		s.check(t, "first", version(1, "a"))
 		change := func(when string, within time.Duration, f func(*primary)) {
@@ -152,8 +152,7 @@ func TestFollowAnother(t *testing.T) {
 		old, s := &hanging{primary: primary{now: version(5, "a")}}, &served{}
 		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), old, s.serve)
 		c.Follow(old) // no check runs yet
-		stop := run(t, c)
-		defer stop()
+		defer run(t, c)()
 		sleep(time.Second)
 		s.check(t, "first", version(5, "a"))
 		old.hangs.Store(true)
@@ -200,18 +199,14 @@ func (h *hanging) Serial(ctx context.Context) (uint32, error) {
 func TestSOA(t *testing.T) {
 	p, s := &primary{now: version(1, "a"), steps: map[uint32]*rfc2136.Transfer{}}, &served{}
 	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
-	if err := c.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.look(t.Context()))
 	next := version(2, "a")
 	next[0].(*dns.SOA).Minttl, next[0].(*dns.SOA).Ns = 5, "other."+zone
 	p.set(func(p *primary) {
 		p.now, p.asked = next, nil
 		p.steps[1] = &rfc2136.Transfer{Serial: 2, Steps: []rfc2136.Delta{{From: 1, To: 2, SOA: next[0].(*dns.SOA)}}}
 	})
-	if err := c.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.look(t.Context()))
 	s.check(t, "an SOA with other fields", next)
 	if slices.Contains(p.asked, "axfr") {
 		t.Errorf("asked %v", p.asked)
@@ -223,8 +218,7 @@ func TestNotifyFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(1, "a")}, &served{}
 		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
-		stop := run(t, c)
-		defer stop()
+		defer run(t, c)()
 		sleep(time.Second)
 		p.set(func(p *primary) { p.asked = nil })
 		for range 10_000 {
@@ -243,9 +237,7 @@ func TestNotifyFlood(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	p, s := &primary{now: version(1, "a")}, &served{}
 	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
-	if err := c.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.look(t.Context()))
 	p.set(func(p *primary) {
 		p.now, p.asked = version(2, "b"), nil
 		p.tooLarge = &rfc2136.Error{Kind: rfc2136.TooLarge, Err: errors.New("more than 9 records")}
@@ -308,9 +300,7 @@ func TestGrows(t *testing.T) {
 	} {
 		p, s := &primary{now: version(1, "a"), steps: map[uint32]*rfc2136.Transfer{}}, &served{}
 		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, Bounded(s.serve, 5))
-		if err := c.look(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.look(t.Context()))
 		p.set(func(p *primary) {
 			p.now = append(version(2, "a"), added...)
 			p.steps[1] = &rfc2136.Transfer{Serial: 2, Steps: []rfc2136.Delta{{From: 1, To: 2, SOA: soa(2), Added: added}}}
@@ -330,16 +320,12 @@ func TestCrowdedSteps(t *testing.T) {
 	}
 	p, s := &primary{now: version(1), steps: map[uint32]*rfc2136.Transfer{}}, &served{}
 	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
-	if err := c.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.look(t.Context()))
 	p.set(func(p *primary) {
 		p.now, p.asked = append(version(2), many...), nil
 		p.steps[1] = &rfc2136.Transfer{Serial: 2, Steps: []rfc2136.Delta{{From: 1, To: 2, SOA: soa(2), Added: many}}}
 	})
-	if err := c.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.look(t.Context()))
 	s.check(t, "crowded", p.now)
 	if !slices.Contains(p.asked, "axfr") {
 		t.Errorf("asked %v: the zone is transferred whole", p.asked)
@@ -351,8 +337,7 @@ func TestFaulty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(1, "a")}, &served{}
 		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)
-		stop := run(t, c)
-		defer stop()
+		defer run(t, c)()
 		sleep(time.Second)
 		for name, list := range map[string][]dns.RR{
 			"a record of another zone": append(version(2), rr("a.example. 60 IN A 192.0.2.1")),
@@ -397,9 +382,7 @@ func TestFaultIsLogged(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	s := &served{}
 	read := New(quiet, zone, filepath.Join(t.TempDir(), "a"), &primary{now: version(7, "a")}, s.serve)
-	if err := read.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, read.look(t.Context()))
 	read.note(nil)
 	never := New(quiet, "never.example.", filepath.Join(t.TempDir(), "b"), &primary{fails: errors.New("away")}, s.serve)
 	r := prometheus.NewPedanticRegistry()

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart shows the zone's age by it; when there is
@@ -18,26 +20,17 @@ func TestDiskBack(t *testing.T) {
 		file := filepath.Join(folder, "z.zone")
 		p, s := &primary{now: version(1, "a")}, &served{}
 		c := New(quiet, zone, file, p, s.serve)
-		stop := run(t, c)
-		defer stop()
+		defer run(t, c)()
 		sleep(3 * time.Second)
 		before, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		// A file in place of the folder makes each write fail, as on a full disk.
-		if err := os.Rename(folder, folder+".away"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(folder, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.Rename(folder, folder+".away"))
+		testutil.Must(t, os.WriteFile(folder, nil, 0o600))
 		p.set(func(p *primary) { p.now = version(2, "b") })
 		sleep(5 * time.Second)
 		s.check(t, "on a full disk", version(2, "b"))
-		if err := errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, errors.Join(os.Remove(folder), os.Rename(folder+".away", folder)))
 		if at, err := os.Stat(file); err != nil || !at.ModTime().Equal(before.ModTime()) {
 			t.Errorf("%v, %v, want %v", at.ModTime(), err, before.ModTime())
 		}
@@ -63,36 +56,25 @@ func testFile(t *testing.T) {
 	synctest.Wait() // the first look
 	stop()          // saves
 	old := time.Now().Add(-3 * time.Hour)
-	if err := os.Chtimes(file, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Chtimes(file, old, old))
 	again := &served{}
 	c = New(quiet, zone, file, &primary{fails: errors.New("away")}, again.serve)
 	again.check(t, "after a restart", p.now)
 	if age := time.Since(c.State().Current); age < 3*time.Hour || age > 3*time.Hour+time.Minute {
 		t.Errorf("age %s, want three hours", age)
 	}
-	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"cut": string(whole[:len(whole)/2]), "empty": "", "of another zone": strings.ReplaceAll(string(whole), zone, "other.example."),
-		"not a zone": "hello\n" + lastLine + "\n", "an include": "$INCLUDE /etc/passwd\n" + string(whole)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	whole := testutil.ReadFile(t, file)
+	for name, text := range map[string]string{"cut": whole[:len(whole)/2], "empty": "", "of another zone": strings.ReplaceAll(whole, zone, "other.example."),
+		"not a zone": "hello\n" + lastLine + "\n", "an include": "$INCLUDE /etc/passwd\n" + whole} {
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		bad := &served{}
 		if c := New(quiet, zone, file, p, bad.serve); bad.n != 0 || c.State().Records != 0 {
 			t.Errorf("%s: it was served", name)
 		}
 	}
 	// A time that is yet to come, after a clock was set back, is no age.
-	if err := os.WriteFile(file, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(file, time.Time{}, time.Now().Add(48*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(file, []byte(whole), 0o600))
+	testutil.Must(t, os.Chtimes(file, time.Time{}, time.Now().Add(48*time.Hour)))
 	if c := New(quiet, zone, file, p, new(served).serve); time.Since(c.State().Current) < 0 || time.Since(c.State().Current) > time.Minute {
 		t.Errorf("age %s of a file from the future", time.Since(c.State().Current))
 	}
@@ -108,9 +90,7 @@ func testFile(t *testing.T) {
 // FuzzParse: a file is refused, or its records are counted right.
 func FuzzParse(f *testing.F) {
 	var b strings.Builder
-	if err := print(&b, version(1, "a")); err != nil {
-		f.Fatal(err)
-	}
+	testutil.Must(f, print(&b, version(1, "a")))
 	f.Add(b.String())
 	f.Fuzz(func(t *testing.T, text string) {
 		list, err := parse(zone, text)
