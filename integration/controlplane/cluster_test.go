@@ -18,6 +18,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/placement"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const controllers = "daemonset-controller,node-lifecycle-controller,serviceaccount-controller"
@@ -53,12 +54,7 @@ func (c *cluster) start(t *testing.T, manifests [][]string, infra, others int, m
 		AddNode(t, c.Client, fmt.Sprintf("worker%03d", i), nil)
 	}
 	for _, args := range manifests {
-		Await(t, "kubectl "+strings.Join(args, " "), func() error {
-			if out, err := c.Kubectl(args...); err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		})
+		c.AwaitKubectl(args...)
 	}
 	c.upstreams(1)
 	Await(t, "every node has a Ready cache", func() error {
@@ -77,12 +73,8 @@ func (c *cluster) upstreams(n int) {
 	for i := range n {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", 10+i)}})
 	}
-	if err := client.IgnoreNotFound(c.Client.Delete(c.t.Context(), slice.DeepCopy())); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := c.Client.Create(c.t.Context(), slice); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, client.IgnoreNotFound(c.Client.Delete(c.t.Context(), slice.DeepCopy())))
+	testutil.Must(c.t, c.Client.Create(c.t.Context(), slice))
 }
 
 // controller starts one, with the account and the arguments of the manifests.
@@ -92,9 +84,7 @@ func (c *cluster) controller() *Process {
 	name := fmt.Sprintf("controller%d", c.running)
 	config := c.Kubeconfig("controller.kubeconfig", c.Token(c.namespace, "neardns-controller"))
 	d := &appsv1.Deployment{}
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "neardns-controller"}, d); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "neardns-controller"}, d))
 	args := slices.Concat(d.Spec.Template.Spec.Containers[0].Args, []string{"--kubeconfig=" + config, "--metrics=0", "--health=0"})
 	return Run(c.t, c.path(name+".log"), "../../bin/neardns-controller", args...)
 }
@@ -103,10 +93,7 @@ func (c *cluster) controller() *Process {
 func (c *cluster) caches() map[string]string {
 	c.t.Helper()
 	var pods corev1.PodList
-	err := c.Client.List(c.t.Context(), &pods, client.InNamespace(c.namespace), client.MatchingLabels{"app.kubernetes.io/name": "neardns"})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.List(c.t.Context(), &pods, client.InNamespace(c.namespace), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}))
 	out := map[string]string{}
 	for i := range pods.Items {
 		if p := &pods.Items[i]; ready(p) {
@@ -119,9 +106,7 @@ func (c *cluster) caches() map[string]string {
 func (c *cluster) nodes() []corev1.Node {
 	c.t.Helper()
 	var list corev1.NodeList
-	if err := c.Client.List(c.t.Context(), &list); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.List(c.t.Context(), &list))
 	return list.Items
 }
 
@@ -143,9 +128,7 @@ func (c *cluster) apply(text string) {
 	}
 	showApply(" ", text)
 	want := &v1alpha1.NodeDNS{}
-	if err := yaml.UnmarshalStrict([]byte(text), want); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, yaml.UnmarshalStrict([]byte(text), want))
 	Await(c.t, "the placement is written", func() error {
 		old := &v1alpha1.NodeDNS{}
 		if err := c.Client.Get(c.t.Context(), client.ObjectKey{Name: "default"}, old); err != nil {
@@ -159,9 +142,7 @@ func (c *cluster) apply(text string) {
 func (c *cluster) object() *v1alpha1.NodeDNS {
 	c.t.Helper()
 	object := &v1alpha1.NodeDNS{}
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Name: "default"}, object); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Get(c.t.Context(), client.ObjectKey{Name: "default"}, object))
 	return object
 }
 
@@ -208,9 +189,7 @@ func (c *cluster) watch(keep func(string) bool) *watcher {
 		if _, ok := list.(*corev1.PodList); ok {
 			options = append(options, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"})
 		}
-		if err := c.Client.List(c.t.Context(), list, options...); err != nil {
-			c.t.Fatal(err)
-		}
+		testutil.Must(c.t, c.Client.List(c.t.Context(), list, options...))
 		version := list.GetResourceVersion()
 		switch l := list.(type) {
 		case *corev1.NodeList:
@@ -223,9 +202,7 @@ func (c *cluster) watch(keep func(string) bool) *watcher {
 			}
 		}
 		stream, err := c.Client.Watch(ctx, list, append(options, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version}})...)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		testutil.Must(c.t, err)
 		wg.Go(func() {
 			for e := range stream.ResultChan() {
 				w.mu.Lock()

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // kubeadmDNS is the Deployment of kubeadm (cmd/kubeadm/app/phases/addons/dns/manifests.go, Kubernetes 1.36) in what decides where pods run.
@@ -50,12 +52,8 @@ func newDNSCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t, 0, 3, "deployment-controller", "replicaset-controller")
 	d := &appsv1.Deployment{}
-	if err := yaml.UnmarshalStrict([]byte(kubeadmDNS), d); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Client.Create(t.Context(), d, client.FieldOwner("kubeadm")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.UnmarshalStrict([]byte(kubeadmDNS), d))
+	testutil.Must(t, c.Client.Create(t.Context(), d, client.FieldOwner("kubeadm")))
 	Await(t, "kube-dns is ready", func() error { return c.dnsOn("worker000", "worker001", "worker002") })
 	for i := range 3 {
 		AddNode(t, c.Client, fmt.Sprintf("m%d", i), map[string]string{"node-role.kubernetes.io/control-plane": ""},
@@ -67,9 +65,7 @@ func newDNSCluster(t *testing.T) *cluster {
 func (c *cluster) coredns() *appsv1.Deployment {
 	c.t.Helper()
 	d := &appsv1.Deployment{}
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d))
 	return d
 }
 
@@ -77,10 +73,7 @@ func (c *cluster) coredns() *appsv1.Deployment {
 func (c *cluster) dnsPods() (out []string) {
 	c.t.Helper()
 	var pods corev1.PodList
-	err := c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"k8s-app": "kube-dns"})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"k8s-app": "kube-dns"}))
 	for i := range pods.Items {
 		if ready(&pods.Items[i]) {
 			out = append(out, pods.Items[i].Spec.NodeName)
@@ -103,16 +96,12 @@ func (c *cluster) dnsOn(nodes ...string) error {
 func (c *cluster) endpoints(nodes ...string) {
 	c.t.Helper()
 	slice := &discoveryv1.EndpointSlice{}
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "kube-dns-test"}, slice); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: c.namespace, Name: "kube-dns-test"}, slice))
 	slice.Endpoints = nil
 	for i, node := range nodes {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", 10+i)}, NodeName: &node})
 	}
-	if err := c.Client.Update(c.t.Context(), slice); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Update(c.t.Context(), slice))
 }
 
 // place sets spec.clusterDNS, from YAML; "": there is none.
@@ -138,11 +127,7 @@ func (c *cluster) wantReasons(reasons, text string) {
 
 func (c *cluster) kubectl(args ...string) {
 	c.t.Helper()
-	out, err := c.Kubectl(args...)
-	if err != nil {
-		c.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
-	}
-	show("kubectl "+strings.Join(args, " "), out)
+	show("kubectl "+strings.Join(args, " "), c.MustKubectl(args...))
 }
 
 // difference is "" if the fields are the same, and both as YAML if not.
@@ -164,11 +149,7 @@ func TestClusterDNSPlaced(t *testing.T) {
 	before := c.coredns()
 	c.endpoints(c.dnsPods()...)
 	controller := c.controller()
-	text, err := os.ReadFile("../../fleet/conf/nodedns-cluster-dns.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.apply(string(text))
+	c.apply(testutil.ReadFile(t, "../../fleet/conf/nodedns-cluster-dns.yaml"))
 	c.wantReasons("Available DryRun AsExpected WorkersQueried", "eligible: 3 nodes (m0, m1, m2)")
 	c.wantReasons("Available DryRun AsExpected WorkersQueried", "kube-dns runs on 2 nodes")
 	c.kubectl("patch", "nodedns", "default", "--type=merge", "-p", `{"spec":{"clusterDNS":{"mode":"Apply"}}}`)
@@ -200,9 +181,7 @@ func TestClusterDNSPlaced(t *testing.T) {
 	c.place("{mode: Apply, " + masters + "}")
 	c.wantReasons("Available AsExpected AsExpected Isolated", "")
 	controller.Kill()
-	if err := c.Client.Delete(t.Context(), c.object()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Delete(t.Context(), c.object()))
 	if c.coredns().Spec.Template.Spec.Affinity.NodeAffinity == nil {
 		t.Fatal("it is given back before there is a controller")
 	}
@@ -339,37 +318,22 @@ func (c *cluster) openShift() {
 	c.write("crd.yaml", dnsCRD)
 	c.kubectl("apply", "-f", c.path("crd.yaml"))
 	c.write("dns.yaml", dnsOperator)
-	Await(c.t, "the definition is in force", func() error {
-		out, err := c.Kubectl("create", "--field-manager=dns-operator", "-f", c.path("dns.yaml"))
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	c.AwaitKubectl("create", "--field-manager=dns-operator", "-f", c.path("dns.yaml")) // once the definition is in force
 }
 
 func (c *cluster) operatorSpec() string {
 	c.t.Helper()
-	out, err := c.Kubectl("get", "dnses.operator.openshift.io", "default", "-o", "jsonpath={.spec}")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out
+	return c.MustKubectl("get", "dnses.operator.openshift.io", "default", "-o", "jsonpath={.spec}")
 }
 
 // newOpenShift has what the chart renders for OpenShift, in the namespace of its kube-dns, whose DaemonSet it has too. Six nodes: three
 // workers, and a control plane with the old name's taint, which the operator tolerates by default.
 func newOpenShift(t *testing.T) (c *cluster, operated *appsv1.DaemonSet) {
 	t.Helper()
-	cache, err := os.ReadFile("../../install/neardns.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := testutil.ReadFile(t, "../../install/neardns.yaml")
 	dir := t.TempDir()
 	chart, moved := filepath.Join(dir, "chart.yaml"), filepath.Join(dir, "cache.yaml")
-	if err := os.WriteFile(moved, []byte(strings.ReplaceAll(string(cache), "kube-system", "openshift-dns")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(moved, []byte(strings.ReplaceAll(cache, "kube-system", "openshift-dns")), 0o600))
 	const renders = "^TestFleetChartOpenShift$"
 	render := exec.CommandContext(t.Context(), "go", "test", "-C", "../cluster-manifests", "-count=1", "-run", renders, ".")
 	render.Env = append(os.Environ(), "NEARDNS_RENDERED="+chart)
@@ -383,12 +347,8 @@ func newOpenShift(t *testing.T) (c *cluster, operated *appsv1.DaemonSet) {
 			corev1.Taint{Key: "node-role.kubernetes.io/master", Effect: corev1.TaintEffectNoSchedule})
 	}
 	operated = &appsv1.DaemonSet{}
-	if err := yaml.UnmarshalStrict([]byte(dnsDaemonSet), operated); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Client.Create(t.Context(), operated, client.FieldOwner("dns-operator")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.UnmarshalStrict([]byte(dnsDaemonSet), operated))
+	testutil.Must(t, c.Client.Create(t.Context(), operated, client.FieldOwner("dns-operator")))
 	c.openShift()
 	return c, operated
 }
@@ -448,9 +408,7 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	c.place(both)
 	c.wantReasons("Available NotApplied FieldTaken Isolated", "someone has set spec.nodePlacement.nodeSelector of dns.operator default")
 	after := &appsv1.DaemonSet{}
-	if err := c.Client.Get(t.Context(), client.ObjectKeyFromObject(operated), after); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Get(t.Context(), client.ObjectKeyFromObject(operated), after))
 	if diff := difference(operated.Spec, after.Spec); diff != "" {
 		t.Errorf("the DaemonSet changed:\n%s", diff)
 	}

@@ -26,12 +26,7 @@ type member struct {
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
 	m := &member{Plane: Start(t, false, "serviceaccount-controller,service-lb-controller,garbage-collector-controller"), t: t, flags: flags}
-	Await(t, "kubectl apply -k fleet/install/zones", func() error {
-		if out, err := m.Kubectl("apply", "-k", "../../fleet/install/zones"); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	m.AwaitKubectl("apply", "-k", "../../fleet/install/zones")
 	m.run()
 	return m
 }
@@ -50,9 +45,7 @@ func (m *member) apply(text string) {
 	m.t.Helper()
 	showApply(m.context(), text)
 	m.write("object.yaml", text)
-	if out, err := m.Kubectl("apply", "-f", m.path("object.yaml")); err != nil {
-		m.t.Fatalf("%v: %s\n%s", err, out, text)
-	}
+	m.MustKubectl("apply", "-f", m.path("object.yaml"))
 }
 
 func (m *member) secret(name string, key zoneserver.Key) {
@@ -134,9 +127,11 @@ func (m *member) waitGone(name string) {
 
 func (m *member) remove(kind, name string, flags ...string) {
 	m.t.Helper()
-	out, err := m.Kubectl(append([]string{"delete", kind, name}, flags...)...)
-	if err != nil {
-		m.t.Fatalf("%v: %s", err, out)
-	}
-	show("kubectl"+m.context()+"delete "+kind+" "+name, out)
+	show("kubectl"+m.context()+"delete "+kind+" "+name, m.MustKubectl(append([]string{"delete", kind, name}, flags...)...))
+}
+
+// patch changes fields of an object.
+func (m *member) patch(kind, name, fields string, flags ...string) {
+	m.t.Helper()
+	m.MustKubectl(append([]string{"patch", kind, name, "--type=merge", "-p", fields}, flags...)...)
 }

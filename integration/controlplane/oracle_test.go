@@ -15,6 +15,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/placement"
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestOracle compares Eligible with the nodes on which the real DaemonSet controller makes pods: for random nodes and random placements,
@@ -40,18 +41,14 @@ func TestOracle(t *testing.T) {
 			})
 		}
 		namespace := fmt.Sprintf("round%d", round)
-		if err := p.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, p.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
 		Await(t, "the namespace has its account", func() error {
 			return p.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "default"}, &corev1.ServiceAccount{})
 		})
 		placements := make([]*v1alpha1.NodePlacement, sets)
 		for i := range placements {
 			placements[i] = randomPlacement(random)
-			if err := p.Client.Create(t.Context(), daemonSet(namespace, fmt.Sprintf("s%d", i), placements[i])); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.Client.Create(t.Context(), daemonSet(namespace, fmt.Sprintf("s%d", i), placements[i])))
 		}
 		got := p.chosen(t, namespace, sets)
 		for i, placed := range placements {
@@ -69,14 +66,10 @@ func TestOracle(t *testing.T) {
 		}
 		for i := range sets {
 			set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("s%d", i)}}
-			if err := p.Client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationOrphan)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.Client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationOrphan)))
 		}
 		for _, n := range made {
-			if err := p.Client.Delete(t.Context(), n); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, p.Client.Delete(t.Context(), n))
 		}
 	}
 	compat.Say(t, "placement", "who is eligible", fmt.Sprintf("as the DaemonSet controller decides: %d random sets, no difference", compared))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/controller/placement"
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // ignored is how long a placement that no node satisfies is looked at: the enhancement's own test does it for so long.
@@ -50,11 +50,7 @@ func TestSeed(t *testing.T) {
 		{"masters", []string{"m1", "m2"}},
 		{"dns-only", slices.Concat([]string{"d1", "d2"}, workers)},
 	} {
-		text, err := os.ReadFile("../../fleet/conf/nodedns-" + s.file + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.apply(string(text))
+		c.apply(testutil.ReadFile(t, "../../fleet/conf/nodedns-"+s.file+".yaml"))
 		took := c.reasons("Accepted Applied Available")
 		t.Logf("%s: applied after %s", s.file, took.Round(time.Millisecond))
 		if got := c.included(); !slices.Equal(got, s.want) {
@@ -95,9 +91,7 @@ func TestSeed(t *testing.T) {
 		}
 		return fmt.Errorf("%d Events", len(list.Items))
 	})
-	if err := c.Client.Delete(t.Context(), c.object()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Delete(t.Context(), c.object()))
 	Await(t, "every node has its cache back", func() error {
 		if n := len(c.caches()); n != 50 {
 			return fmt.Errorf("%d", n)
@@ -160,17 +154,13 @@ func TestLater(t *testing.T) {
 			if set {
 				patch = []byte(`{"metadata":{"labels":{"infra":""}}}`)
 			}
-			if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch("application/merge-patch+json", patch)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch("application/merge-patch+json", patch)))
 		}
 	}
 	taint := func(names []string, taints string) {
 		for _, name := range names {
-			if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
-				client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`))); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+				client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`))))
 		}
 	}
 	c.apply(`{nodeSelector: {infra: ""}, tolerations: []}`)
@@ -245,14 +235,10 @@ func TestLater(t *testing.T) {
 	c.kubelets.Break("worker000")
 	out := []byte(`{"metadata":{"labels":{"nobody":""}}}`)
 	var pods corev1.PodList
-	if err := c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}))
 	for i := range pods.Items { // its present pod is Ready: the next one will not be
 		if p := &pods.Items[i]; p.Spec.NodeName == "worker000" {
-			if err := c.Client.Delete(t.Context(), p); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, c.Client.Delete(t.Context(), p))
 		}
 	}
 	Await(t, "the cache of worker000 is not Ready", func() error {
@@ -261,9 +247,7 @@ func TestLater(t *testing.T) {
 		}
 		return nil
 	})
-	if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}, client.RawPatch("application/merge-patch+json", out)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}, client.RawPatch("application/merge-patch+json", out)))
 	reported("no image on the only eligible node", "Accepted NoReadyCache NoReadyCache")
 	if got := len(c.included()); got != 20 {
 		t.Errorf("%d nodes run the cache, want all", got)
@@ -281,13 +265,9 @@ func TestLater(t *testing.T) {
 	}
 
 	// The only eligible node is deleted: those that left stay out, with the reason; another eligible one ends that.
-	if err := c.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}))
 	reported("the eligible node is deleted", "NoEligibleNodes Applied NoEligibleNodes")
-	if err := c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker001"}}, client.RawPatch("application/merge-patch+json", out)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker001"}}, client.RawPatch("application/merge-patch+json", out)))
 	c.reasons("Accepted Applied Available")
 	if got := c.included(); !slices.Equal(got, []string{"worker001"}) {
 		t.Errorf("%v run the cache", got)
@@ -309,17 +289,11 @@ func TestHostsStay(t *testing.T) {
 	AddNode(t, c.Client, "windows", map[string]string{corev1.LabelOSStable: "windows"})
 	AddNode(t, c.Client, "virtual", map[string]string{"type": "virtual-kubelet"})
 	AddNode(t, c.Client, "cordoned", nil)
-	if out, err := c.Kubectl("cordon", "cordoned"); err != nil {
-		t.Fatal(out)
-	}
-	if out, err := c.Kubectl("apply", "-k", "../../install/hosts"); err != nil {
-		t.Fatal(out)
-	}
+	c.MustKubectl("cordon", "cordoned")
+	c.MustKubectl("apply", "-k", "../../install/hosts")
 	where := func() map[string]string {
 		var pods corev1.PodList
-		if err := c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns-hosts"}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns-hosts"}))
 		out := map[string]string{}
 		for i := range pods.Items {
 			out[pods.Items[i].Spec.NodeName] = string(pods.Items[i].UID)
@@ -335,9 +309,7 @@ func TestHostsStay(t *testing.T) {
 	})
 	set := func() *appsv1.DaemonSet {
 		out := &appsv1.DaemonSet{}
-		if err := c.Client.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-hosts"}, out); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.Client.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-hosts"}, out))
 		return out
 	}
 	was, generation := where(), set().Generation
@@ -348,9 +320,7 @@ func TestHostsStay(t *testing.T) {
 		t.Errorf("the placement moved pods of the role:\n%v\n%v", was, got)
 	}
 	caches := c.caches()
-	if out, err := c.Kubectl("-n", "kube-system", "delete", "pods", "-l", "app.kubernetes.io/name=neardns-hosts"); err != nil {
-		t.Fatal(out)
-	}
+	c.MustKubectl("-n", "kube-system", "delete", "pods", "-l", "app.kubernetes.io/name=neardns-hosts")
 	Await(t, "the role's pods are other ones", func() error {
 		for node, uid := range where() {
 			if was[node] == uid {
@@ -378,9 +348,7 @@ func TestKilled(t *testing.T) {
 		<-time.After(time.Duration(500+random.IntN(1500)) * time.Millisecond) // this is the random point
 		p.Kill()
 		// A killed one does not give its Lease back; the next would wait for it.
-		if out, err := c.Kubectl("-n", "kube-system", "delete", "lease", "neardns-placement", "--ignore-not-found"); err != nil {
-			t.Fatal(out)
-		}
+		c.MustKubectl("-n", "kube-system", "delete", "lease", "neardns-placement", "--ignore-not-found")
 	}
 	w.mu.Lock()
 	changes := 0
@@ -405,9 +373,7 @@ func TestKilled(t *testing.T) {
 	c.reasons("Accepted Applied Available")
 	led := c.leader()
 	stopped := time.Now()
-	if err := first.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, first.Process.Signal(syscall.SIGSTOP))
 	c.apply(placements[0])
 	Await(t, "the other leads", func() error {
 		if now := c.leader(); now == led {
@@ -419,9 +385,7 @@ func TestKilled(t *testing.T) {
 	compat.Say(t, "placement", "the leader is stopped beyond its Lease", fmt.Sprintf("the other leads after %.1f s; the first one ends when it wakes", took.Seconds()))
 	compat.Say(t, "placement", "the API server hangs amid a move, or restarts", "the move goes on when it is back, and never without an eligible Ready cache")
 	c.reasons("Accepted Applied Available")
-	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, first.Process.Signal(syscall.SIGCONT))
 	select {
 	case <-first.Ended():
 	case <-time.After(Patience):
@@ -449,9 +413,7 @@ func TestKilled(t *testing.T) {
 	c.apply(placements[0])
 	<-time.After(time.Second) // amid it
 	for i, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
-		if err := c.api.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, c.api.Process.Signal(signal))
 		if i == 0 {
 			<-time.After(20 * time.Second)
 		}
@@ -474,9 +436,7 @@ func TestKilled(t *testing.T) {
 func (c *cluster) leader() string {
 	c.t.Helper()
 	var l coordinationv1.Lease
-	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-placement"}, &l); err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "neardns-placement"}, &l))
 	if l.Spec.HolderIdentity == nil {
 		return ""
 	}

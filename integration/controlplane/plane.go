@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -96,13 +97,7 @@ func (p *Plane) RunAPIServer() *Process {
 		"--secure-port="+port, "--cert-dir="+p.path("pki"), "--token-auth-file="+p.path("tokens.csv"), "--authorization-mode=RBAC", "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+p.path("accounts.key"),
 		"--service-account-signing-key-file="+p.path("accounts.key"), "--max-requests-inflight=4000", "--max-mutating-requests-inflight=2000")
-	Await(p.t, "the API server answers", func() error {
-		out, err := p.Kubectl("get", "--raw=/readyz")
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	p.AwaitKubectl("get", "--raw=/readyz")
 	return api
 }
 
@@ -147,14 +142,34 @@ func (p *Plane) Kubeconfig(name, token string) string {
 	return p.path(name)
 }
 
-// Kubectl runs it as the administrator.
+// Kubectl runs it as the administrator. The error has what it printed.
 func (p *Plane) Kubectl(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(p.bin, "kubectl"), append([]string{"--server=https://" + p.address, "--token=" + token, "--insecure-skip-tls-verify",
 		"--cache-dir=" + p.path("kubectl")}, args...)...)
 	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
+	}
 	return string(out), err
+}
+
+// MustKubectl ends the test if the command fails.
+func (p *Plane) MustKubectl(args ...string) string {
+	p.t.Helper()
+	out, err := p.Kubectl(args...)
+	testutil.Must(p.t, err)
+	return out
+}
+
+// AwaitKubectl waits until the command succeeds.
+func (p *Plane) AwaitKubectl(args ...string) {
+	p.t.Helper()
+	Await(p.t, "kubectl "+strings.Join(args, " "), func() error {
+		_, err := p.Kubectl(args...)
+		return err
+	})
 }
 
 // run starts a program of Kubernetes', which ends with the test at the latest.

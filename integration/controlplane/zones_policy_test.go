@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
@@ -50,9 +51,7 @@ func (s *shared) policyConflicts() {
 	s.t.Helper()
 	s.a.publish("own", `{host: `+s.host("lb")+`, addresses: [192.0.2.9]}`)
 	s.a.wait("own", "Programmed", "Programmed")
-	if err := s.a.gateway(s.host("www"), s.host("lb")); err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, s.a.gateway(s.host("www"), s.host("lb")))
 	s.a.waitPolicy("1/1 Accepted Programmed NotChecked Conflicted l1:Conflicted")
 	s.awaits("api", "A 192.0.2.2") // the listener is gone
 	Await(s.t, "the DNSRecord of that listener is gone, too", func() error {
@@ -70,9 +69,7 @@ func (s *shared) policyConflicts() {
 		if r == "own" {
 			continue
 		}
-		if out, err := s.a.Kubectl("patch", "dnsrecord", r, "--type=merge", "-p", `{"spec": {"ttl": 99}}`); err != nil {
-			s.t.Fatalf("%v: %s", err, out)
-		}
+		s.a.patch("dnsrecord", r, `{"spec": {"ttl": 99}}`)
 	}
 	Await(s.t, "the DNSRecord has the DNSPolicy's TTL again", func() error {
 		for _, r := range s.a.records() {
@@ -120,20 +117,16 @@ func (m *member) gateway(hosts ...string) error {
 	const head = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: default}\n"
 	text := head + "spec: {listeners: [" + strings.Join(listeners, ", ") + "]}\n"
 	m.write("object.yaml", text)
-	if out, err := m.Kubectl("apply", "-f", m.path("object.yaml")); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
 	showApply(m.context(), text)
-	return nil
+	_, err := m.Kubectl("apply", "-f", m.path("object.yaml"))
+	return err
 }
 
 // records are the names of the DNSRecords.
 func (m *member) records() (names []string) {
 	m.t.Helper()
 	var list v1alpha1.DNSRecordList
-	if err := m.Client.List(m.t.Context(), &list); err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.Must(m.t, m.Client.List(m.t.Context(), &list))
 	for _, r := range list.Items {
 		names = append(names, r.Name)
 	}

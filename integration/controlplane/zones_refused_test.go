@@ -42,12 +42,7 @@ func with(good, field, value string) string {
 // TestZonesRefused has the API server refuse what can mean nothing in a shared zone, by one reason that names the field.
 func TestZonesRefused(t *testing.T) {
 	p := Start(t, false, "serviceaccount-controller")
-	Await(t, "the definitions are applied", func() error {
-		if out, err := p.Kubectl("apply", "-f", "../../fleet/install/zones/crd.yaml"); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	})
+	p.AwaitKubectl("apply", "-f", "../../fleet/install/zones/crd.yaml")
 	create := func(kind, spec string) (string, error) {
 		p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: "+kind+"\nmetadata: {name: test}\nspec: "+spec+"\n")
 		return p.Kubectl("create", "--validate=strict", "-f", p.path("object.yaml"))
@@ -209,17 +204,11 @@ func TestZonesRefused(t *testing.T) {
 		wantOneReason(t, fmt.Sprintf("%s changed to %s: %s", r.kind, r.field, r.value), out, err, r.want)
 	}
 	for _, primary := range []string{"192.0.2.53:5353", "2001:db8::53", "[2001:db8::53]:5353", "[2001:db8::53]", "ns1.example", "ns1.example:53"} {
-		if out, err := p.Kubectl("patch", "dnszone", "test", "--type=merge", "-p", `{"spec": {"primary": "`+primary+`"}}`); err != nil {
-			t.Errorf("primary %s: %v: %s", primary, err, out)
-		}
+		p.MustKubectl("patch", "dnszone", "test", "--type=merge", "-p", `{"spec": {"primary": "`+primary+`"}}`)
 	}
-	if out, err := p.Kubectl("create", "namespace", "shop"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	p.MustKubectl("create", "namespace", "shop")
 	for _, sample := range []string{"dnszone.yaml", "dnsrecord.yaml", "dnspolicy.yaml"} {
-		if out, err := p.Kubectl("create", "--validate=strict", "-f", "../../fleet/conf/"+sample); err != nil {
-			t.Errorf("%s: %v: %s", sample, err, out)
-		}
+		p.MustKubectl("create", "--validate=strict", "-f", "../../fleet/conf/"+sample)
 	}
 	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSPolicy\nmetadata: {name: "+long+"}\nspec: {targetRef: {name: web}}\n")
 	if out, err := p.Kubectl("create", "-f", p.path("object.yaml")); err == nil || !strings.Contains(out, "at most 63 characters") {
@@ -227,9 +216,7 @@ func TestZonesRefused(t *testing.T) {
 	}
 	// A record with little in it.
 	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata: {name: little}\nspec: {host: '*.shared.example', addressesFrom: {kind: Gateway, name: web}}\n")
-	if out, err := p.Kubectl("create", "--validate=strict", "-f", p.path("object.yaml")); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	p.MustKubectl("create", "--validate=strict", "-f", p.path("object.yaml"))
 }
 
 // wantOneReason checks that kubectl failed by the one reason wanted.

@@ -3,7 +3,6 @@ package controlplane
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
@@ -29,9 +29,7 @@ type held map[string][]string
 func hold(t *testing.T, s *zoneserver.Server) held {
 	t.Helper()
 	rrs, err := s.Transfer()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out := held{}
 	for _, rr := range rrs {
 		name := strings.TrimSuffix(dns.CanonicalName(rr.Header().Name), "."+s.Zone())
@@ -233,21 +231,14 @@ func (s *shared) keys() {
 	default:
 	}
 	for _, m := range []*member{s.a, s.b} {
-		log, err := os.ReadFile(m.controller.Log)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		log := testutil.ReadFile(s.t, m.controller.Log)
 		status, err := json.Marshal(m.record(s.name + "-www").Status)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testutil.Must(s.t, err)
 		var told eventsv1.EventList
-		if err := m.Client.List(s.t.Context(), &told); err != nil {
-			s.t.Fatal(err)
-		}
+		testutil.Must(s.t, m.Client.List(s.t.Context(), &told))
 		events := fmt.Sprint(told.Items)
 		for _, key := range []zoneserver.Key{s.server.Operator(), s.key(m)} {
-			if strings.Contains(string(log)+string(status)+events, key.Secret) {
+			if strings.Contains(log+string(status)+events, key.Secret) {
 				s.t.Errorf("%s tells the secret of %s", m.id, key.Name)
 			}
 		}
@@ -285,9 +276,7 @@ func (s *shared) away() {
 	s.b.remove("dnsrecord", s.name+"-api", "--wait=false")
 	s.a.wait(s.name+"-www", "Programmed", "Unreachable", "NoAnswer")
 	s.b.wait(s.name+"-api", "Accepted", "Deleting")
-	if out, err := s.b.Kubectl("patch", "dnsrecord", s.name+"-api", "--type=merge", "-p", `{"spec": {"deletionPolicy": "Orphan"}}`); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
-	}
+	s.b.patch("dnsrecord", s.name+"-api", `{"spec": {"deletionPolicy": "Orphan"}}`)
 	s.b.waitGone(s.name + "-api")
 	if s.a.record(s.name+"-www") == nil {
 		s.t.Error("the record went before what it published")
@@ -305,9 +294,7 @@ func (s *shared) away() {
 // killed: the next controller goes on from what is there.
 func (s *shared) killed() {
 	s.t.Helper()
-	if err := s.b.controller.Process.Signal(syscall.SIGKILL); err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, s.b.controller.Process.Signal(syscall.SIGKILL))
 	<-s.b.controller.Ended()
 	s.b.remove("dnsrecord", s.name+"-api", "--wait=false")
 	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.7]}`)
@@ -435,9 +422,7 @@ func (m *member) forged(account client.Client, made *v1alpha1.DNSRecord) {
 	}
 	none := made.DeepCopy()
 	none.Name = "p-none"
-	if err := account.Create(m.t.Context(), none); err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.Must(m.t, account.Create(m.t.Context(), none))
 	Await(m.t, "the garbage collector deletes a DNSRecord whose DNSPolicy does not exist", func() error {
 		if r := m.record("p-none"); r != nil && r.DeletionTimestamp == nil {
 			return fmt.Errorf("%+v", r.ObjectMeta)
