@@ -3,7 +3,6 @@ package clustermanifests
 import (
 	"errors"
 	"net"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -154,11 +153,8 @@ func TestFlagsAreKnown(t *testing.T) {
 // TestKubectlRights: the reader reads, and only the operator has pods/exec, which its text calls root.
 func TestKubectlRights(t *testing.T) {
 	const file = install + "/kubectl-rbac.yaml"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects := decode(t, file, string(text))
+	text := readFile(t, file)
+	objects := decode(t, file, text)
 	of := func(name string) []string {
 		kept := slices.DeleteFunc(slices.Clone(objects), func(o runtime.Object) bool { return o.(metav1.Object).GetName() != name })
 		return rights(the[*rbacv1.ClusterRole](t, kept), kept)
@@ -170,7 +166,7 @@ func TestKubectlRights(t *testing.T) {
 	if diff := cmp.Diff(want, of("neardns-operator")); diff != "" {
 		t.Errorf("the operator (-want +got):\n%s", diff)
 	}
-	if len(objects) != 4 || !strings.Contains(string(text), "EQUALS ROOT ON EVERY NODE") {
+	if len(objects) != 4 || !strings.Contains(text, "EQUALS ROOT ON EVERY NODE") {
 		t.Errorf("%d objects, or no warning of what pods/exec is", len(objects))
 	}
 }
@@ -178,22 +174,14 @@ func TestKubectlRights(t *testing.T) {
 // TestClusterwidePolicies: each sample is an object of another engine, and names the addresses and the port that the NetworkPolicy has.
 // That of Cilium names no address.
 func TestClusterwidePolicies(t *testing.T) {
-	text, err := os.ReadFile(install + "/allow-steering-clusterwide.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, err := os.ReadFile(install + "/allow-steering-networkpolicy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addresses := regexp.MustCompile(`(169\.254\.20\.1[01]/32|fd00:90de:d95::[ab]/128)`).FindAllString(string(one), -1)
+	text := readFile(t, install+"/allow-steering-clusterwide.yaml")
+	one := readFile(t, install+"/allow-steering-networkpolicy.yaml")
+	addresses := regexp.MustCompile(`(169\.254\.20\.1[01]/32|fd00:90de:d95::[ab]/128)`).FindAllString(one, -1)
 	var kinds []string
-	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+	for doc := range strings.SplitSeq(text, "\n---\n") {
 		var object metav1.PartialObjectMetadata
 		var whole map[string]any
-		if err := errors.Join(yaml.Unmarshal([]byte(doc), &object), yaml.UnmarshalStrict([]byte(doc), &whole)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(yaml.Unmarshal([]byte(doc), &object), yaml.UnmarshalStrict([]byte(doc), &whole)))
 		kinds = append(kinds, object.APIVersion+" "+object.Kind)
 		for _, address := range addresses {
 			if object.Kind != "CiliumClusterwideNetworkPolicy" && !strings.Contains(doc, address) {
@@ -213,11 +201,8 @@ func TestClusterwidePolicies(t *testing.T) {
 // The policy opens what the agent listens on by default, and nothing else.
 func TestNetworkPolicy(t *testing.T) {
 	const file = install + "/allow-steering-networkpolicy.yaml"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := the[*networkingv1.NetworkPolicy](t, decode(t, file, string(text)))
+	text := readFile(t, file)
+	policy := the[*networkingv1.NetworkPolicy](t, decode(t, file, text))
 	if len(policy.Spec.PodSelector.MatchLabels) == 0 {
 		t.Error("it selects every pod, and would take all other egress from those that no policy restricts")
 	}

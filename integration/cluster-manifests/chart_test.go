@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -66,23 +65,13 @@ func TestChartFiles(t *testing.T) {
 		table[p.Name] = p
 	}
 	text, err := yaml.Marshal(table)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, chart := range []string{nodeChart, fleetChart} {
 		golden(t, filepath.Join(chart, "files/platforms.yaml"), strings.ReplaceAll(generated, "%s", "pkg/platform")+string(text))
 	}
 	// What both charts do with each object has one source.
-	shared, err := os.ReadFile(nodeChart + "/templates/_objects.tpl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, fleetChart+"/templates/_objects.tpl", string(shared))
-	dashboard, err := os.ReadFile("../../conf/grafana-dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, filepath.Join(nodeChart, "files/dashboard.json"), string(dashboard))
+	golden(t, fleetChart+"/templates/_objects.tpl", readFile(t, nodeChart+"/templates/_objects.tpl"))
+	golden(t, filepath.Join(nodeChart, "files/dashboard.json"), readFile(t, "../../conf/grafana-dashboard.json"))
 	for _, name := range kustomizations(t) {
 		name, ok := strings.CutPrefix(name, "overlays/")
 		// The one is in placement, the other has no program of ours.
@@ -91,9 +80,7 @@ func TestChartFiles(t *testing.T) {
 		}
 		if ok {
 			text, err := yaml.Marshal(overlayOf(t, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			golden(t, filepath.Join(nodeChart, "files", "overlays", name+".yaml"), strings.ReplaceAll(generated, "%s", "install/overlays/"+name)+string(text))
 		}
 	}
@@ -110,9 +97,7 @@ func overlayOf(t *testing.T, name string) (o overlay) {
 	}
 	for _, p := range k.Patches {
 		var changes []change
-		if err := yaml.UnmarshalStrict([]byte(p.Patch), &changes); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.UnmarshalStrict([]byte(p.Patch), &changes))
 		for _, c := range changes {
 			switch {
 			case c.Op == "test":
@@ -123,11 +108,7 @@ func overlayOf(t *testing.T, name string) (o overlay) {
 			}
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "nodeconfig.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.NodeConfig = string(text)
+	o.NodeConfig = readFile(t, filepath.Join(dir, "nodeconfig.yaml"))
 	for _, r := range k.Resources {
 		if r != "../../base" {
 			object := map[string]any{}
@@ -141,31 +122,21 @@ func overlayOf(t *testing.T, name string) (o overlay) {
 
 func read(t *testing.T, file string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err == nil {
-		err = yaml.Unmarshal(text, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(readFile(t, file)), into))
 }
 
-// helm does what `helm template neardns install/chart --namespace kube-system --set …` does.
-func helm(t *testing.T, namespace string, values map[string]any) (string, error) {
+// helm does what `helm template neardns CHART --namespace NAMESPACE --set …` does.
+func helm(t *testing.T, folder, namespace string, values map[string]any) string {
 	t.Helper()
-	return helmOf(t, nodeChart, namespace, values)
+	text, err := tryHelm(t, folder, namespace, values)
+	must(t, err)
+	return text
 }
 
-func helmOf(t *testing.T, folder, namespace string, values map[string]any) (string, error) {
+func tryHelm(t *testing.T, folder, namespace string, values map[string]any) (string, error) {
 	t.Helper()
 	c, err := loader.LoadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return helmChart(c, namespace, values)
-}
-
-func helmChart(c *chart.Chart, namespace string, values map[string]any) (string, error) {
+	must(t, err)
 	release := chartutil.ReleaseOptions{Name: "neardns", Namespace: namespace, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities) // checks the schema, too
 	if err != nil {
@@ -215,10 +186,7 @@ func TestChart(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			text, err := helmOf(t, chartWith(test.kustomizations[0]), "kube-system", test.values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := helm(t, chartWith(test.kustomizations[0]), "kube-system", test.values)
 			decode(t, name, text) // strictly
 			var want []string
 			for _, k := range test.kustomizations {
@@ -268,9 +236,7 @@ func objects(t *testing.T, text string) map[string]any {
 		}
 		var all any
 		for _, into := range []any{&o, &all} {
-			if err := yaml.Unmarshal([]byte(doc), into); err != nil {
-				t.Fatal(err)
-			}
+			must(t, yaml.Unmarshal([]byte(doc), into))
 		}
 		key := strings.Join([]string{o.Kind, o.Metadata.Namespace, o.Metadata.Name}, "/")
 		if _, twice := out[key]; twice || o.Kind == "" {
@@ -286,19 +252,13 @@ func TestChartPods(t *testing.T) {
 	type values = map[string]any
 	enabled, digest := values{"enabled": true}, "sha256:"+strings.Repeat("ab", 32)
 	image := values{"registry": "registry.example", "digests": values{"neardns-agent": digest}, "pullSecrets": []any{"one", "two"}}
-	text, err := helm(t, "kube-system", values{
+	text := helm(t, nodeChart, "kube-system", values{
 		"image":           image,
 		"resources":       values{"agent": values{"limits": values{"memory": "512Mi", "cpu": "2"}, "requests": values{"cpu": nil}}, "done": values{"limits": values{"memory": "9Mi"}}},
 		"kubeDNSCorefile": "rke2-coredns-rke2-coredns",
 		"hosts":           enabled,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := helmOf(t, fleetChart, "kube-system", values{"image": image, "placement": enabled, "zones": enabled, "edge": enabled})
-	if err != nil {
-		t.Fatal(err)
-	}
+	more := helm(t, fleetChart, "kube-system", values{"image": image, "placement": enabled, "zones": enabled, "edge": enabled})
 	objects := decode(t, "pods", text+"\n---\n"+more)
 	var pods []corev1.PodSpec
 	for _, d := range all[*appsv1.DaemonSet](objects) {
@@ -345,9 +305,7 @@ func TestChartPods(t *testing.T) {
 			"resources": resources("agent", "cleanup", "copy", "done", "entry", "follow", "hosts", "install", "watch")},
 		fleetChart: {"placement": enabled, "zones": enabled, "edge": enabled, "resources": resources("cleanup", "done", "edge", "entry", "placement", "zones")},
 	} {
-		if text, err = helmOf(t, chart, "kube-system", given); err != nil {
-			t.Fatal(err)
-		}
+		text = helm(t, chart, "kube-system", given)
 		if n, containers := strings.Count(text, "memory: 77Mi"), strings.Count(text, "image: neardns/"); n != containers || n == 0 {
 			t.Errorf("%s: %d of %d containers have the resources that are named", chart, n, containers)
 		}
@@ -364,20 +322,14 @@ func TestChartLint(t *testing.T) {
 		}
 	}
 	c, err := loader.LoadDir(nodeChart)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for namespace, wants := range map[string][]string{
 		"kube-system": {"kubectl -n kube-system exec daemonset/neardns -c agent -- neardns-agent status"}, "dns": {"ConfigMap coredns is in kube-system"},
 	} {
 		values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "n", Namespace: namespace}, chartutil.DefaultCapabilities)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files, err := engine.Render(c, values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, want := range wants {
 			if notes := files["neardns/templates/NOTES.txt"]; !strings.Contains(notes, want) {
 				t.Errorf("the notes do not have %q:\n%s", want, notes)
@@ -394,16 +346,13 @@ func TestChartLint(t *testing.T) {
 func TestChartEdge(t *testing.T) {
 	names := map[string]bool{}
 	for _, zone := range []string{"one.example", "two.example"} {
-		text, err := helmOf(t, fleetChart, "kube-system", map[string]any{
+		text := helm(t, fleetChart, "kube-system", map[string]any{
 			"image": map[string]any{"registry": "registry.example/dns"},
 			"edge": map[string]any{"enabled": true, "edgeConfig": map[string]any{
 				"listen": map[string]any{"dns": []any{"${POD_IPS}"}}, "stateDir": "/var/lib/neardns-edge",
 				"zones": []any{map[string]any{"name": zone, "primary": "192.0.2.53"}},
 			}},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		objects := decode(t, "edge", text)
 		set, pod := the[*corev1.ConfigMap](t, objects), the[*appsv1.StatefulSet](t, objects).Spec.Template.Spec
 		names[set.Name] = true
@@ -414,9 +363,7 @@ func TestChartEdge(t *testing.T) {
 			t.Errorf("image %s, want %s", pod.Containers[0].Image, want)
 		}
 		file := filepath.Join(t.TempDir(), "edgeconfig.yaml")
-		if err := os.WriteFile(file, []byte(set.Data["edgeconfig.yaml"]), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(set.Data["edgeconfig.yaml"]), 0o600))
 		if out, code := run(t, "neardns-edge", []string{"POD_IPS=10.0.0.7"}, "--check", "--config="+file); code != 0 || !strings.Contains(set.Data["edgeconfig.yaml"], zone) {
 			t.Errorf("neardns-edge refuses it: %s", out)
 		}

@@ -17,16 +17,13 @@ import (
 
 // Each value changes what it is for.
 func TestChartValues(t *testing.T) {
-	text, err := helm(t, "kube-system", map[string]any{
+	text := helm(t, nodeChart, "kube-system", map[string]any{
 		"image":      map[string]any{"registry": "registry.example:5000/dns/", "tag": "v9", "pullPolicy": "Always"},
 		"overlays":   []any{"pod-dns", "host-resolv-conf"},
 		"nodeConfig": map[string]any{"clusterDomain": "corp.example", "kubeProxyMode": "ipvs"},
 		"paths":      map[string]any{"cniBin": "/home/kubernetes/bin"},
 		"hosts":      map[string]any{"enabled": true, "nodeConfig": map[string]any{"hosts": map[string]any{"services": []any{"a/b"}}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	decode(t, "values", text)
 	for part, times := range map[string]int{
 		"image: registry.example:5000/dns/neardns-agent:v9\n":  3, // agent, watch, hosts
@@ -72,17 +69,12 @@ func TestChartNodeConfig(t *testing.T) {
 			if test.fields == nil {
 				given["nodeConfig"] = values{}
 			}
-			text, err := helm(t, "kube-system", given)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := helm(t, nodeChart, "kube-system", given)
 			config := the[*corev1.ConfigMap](t, decode(t, name, text)).Data["nodeconfig.yaml"]
 			var got, want any
 			wanted := "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nadoptPods: true\nkernelHits: {mode: auto}\n" + test.want
 			for from, into := range map[string]*any{config: &got, wanted: &want} {
-				if err := yaml.Unmarshal([]byte(from), into); err != nil {
-					t.Fatal(err)
-				}
+				must(t, yaml.Unmarshal([]byte(from), into))
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -110,10 +102,7 @@ func TestChartPodDNS(t *testing.T) {
 		"none":              {values{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := helm(t, "kube-system", test.given)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := helm(t, nodeChart, "kube-system", test.given)
 			objects := decode(t, name, text)
 			var mounts []string
 			for _, m := range the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec.Containers[0].VolumeMounts {
@@ -136,10 +125,7 @@ func TestChartPodDNS(t *testing.T) {
 func TestChartPlatforms(t *testing.T) {
 	for _, p := range platform.All() {
 		t.Run(p.Name, func(t *testing.T) {
-			text, err := helm(t, p.Namespace, map[string]any{"platform": p.Name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := helm(t, nodeChart, p.Namespace, map[string]any{"platform": p.Name})
 			scc, text := cutKind(text, "SecurityContextConstraints")
 			objects := decode(t, p.Name, text)
 			pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
@@ -159,8 +145,8 @@ func TestChartPlatforms(t *testing.T) {
 					t.Errorf("%s is %s, want %s", name, got[name], want)
 				}
 			}
-			if none, err := helm(t, p.Namespace, map[string]any{"platform": p.Name, "paths": map[string]any{"kubelet": "none"}}); err != nil || strings.Contains(none, "name: kubelet") {
-				t.Errorf("with no kubelet's configuration there is one: %v", err)
+			if none := helm(t, nodeChart, p.Namespace, map[string]any{"platform": p.Name, "paths": map[string]any{"kubelet": "none"}}); strings.Contains(none, "name: kubelet") {
+				t.Error("with no kubelet's configuration there is one")
 			}
 			install := pod.InitContainers[1]
 			if i := slices.IndexFunc(install.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubelet" }); i >= 0 != (p.Mount != "") ||
@@ -190,7 +176,7 @@ func cutKind(text, kind string) (of, rest string) {
 // The knobs that charts usually have reach what they are for; each object has the recommended labels and is in the release's namespace.
 func TestChartKnobs(t *testing.T) {
 	type values = map[string]any
-	text, err := helm(t, "dns", values{
+	text := helm(t, nodeChart, "dns", values{
 		"nameOverride": "cache", "commonLabels": values{"team": "net"}, "podLabels": values{"pod": "label"}, "podAnnotations": values{"pod": "note"},
 		"nodeSelector": values{"pool": "blue"}, "tolerations": []any{values{"key": "gpu", "operator": "Exists"}}, "priorityClassName": "mine",
 		"affinity":       values{"nodeAffinity": values{}},
@@ -199,9 +185,6 @@ func TestChartKnobs(t *testing.T) {
 		"monitoring": values{"enabled": true, "labels": values{"release": "prometheus"}, "interval": "15s",
 			"dashboard": values{"enabled": true, "labels": values{"grafana_dashboard": "1"}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	all, monitors := objects(t, text), 0
 	for key, object := range all {
 		kind, _, _ := strings.Cut(key, "/")
@@ -239,11 +222,8 @@ func TestChartKnobs(t *testing.T) {
 func TestFleetChartKnobs(t *testing.T) {
 	type values = map[string]any
 	enabled := values{"enabled": true}
-	text, err := helmOf(t, fleetChart, "dns", values{"placement": enabled, "zones": enabled, "edge": enabled, "platform": "k3s",
+	text := helm(t, fleetChart, "dns", values{"placement": enabled, "zones": enabled, "edge": enabled, "platform": "k3s",
 		"nodeSelector": values{"pool": "blue"}, "monitoring": values{"enabled": true, "interval": "15s"}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	kept := 0
 	for key, object := range objects(t, text) {
 		meta := object.(values)["metadata"].(values)
@@ -271,11 +251,8 @@ func TestFleetChartKnobs(t *testing.T) {
 // On OpenShift, the controller looks for kube-dns by the name that it has there, and each right is in its namespace.
 func TestFleetChartOpenShift(t *testing.T) {
 	type values = map[string]any
-	text, err := helmOf(t, fleetChart, "openshift-dns", values{"platform": "openshift",
+	text := helm(t, fleetChart, "openshift-dns", values{"platform": "openshift",
 		"placement": values{"enabled": true, "clusterDNS": true}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	args := the[*appsv1.Deployment](t, decode(t, "openshift", text)).Spec.Template.Spec.Containers[0].Args
 	if want := []string{"placement", "--namespace=openshift-dns", "--kube-dns=dns-default"}; !slices.Equal(args, want) {
 		t.Errorf("%q, want %q", args, want)
@@ -285,9 +262,7 @@ func TestFleetChartOpenShift(t *testing.T) {
 	}
 	// integration/controlplane applies it to an API server.
 	if to := os.Getenv("NEARDNS_RENDERED"); to != "" {
-		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(to, []byte(text), 0o600))
 	}
 }
 
@@ -309,33 +284,27 @@ func TestChartRefuses(t *testing.T) {
 		"policy":        {"kube-system", map[string]any{"image": map[string]any{"pullPolicy": "Sometimes"}}, "pullPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text, err := helm(t, test.namespace, test.values)
+			text, err := tryHelm(t, nodeChart, test.namespace, test.values)
 			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), test.want) {
 				t.Errorf("error %v does not name %q; rendered:\n%.200s", err, test.want, text)
 			}
 		})
 	}
-	if _, err := helmOf(t, fleetChart, "kube-system", nil); err == nil || !strings.Contains(err.Error(), "nothing is enabled") {
+	if _, err := tryHelm(t, fleetChart, "kube-system", nil); err == nil || !strings.Contains(err.Error(), "nothing is enabled") {
 		t.Errorf("fleet's chart with nothing enabled: %v", err)
 	}
 }
 
 // The values that docs/install-and-configure.md shows are taken.
 func TestChartDocument(t *testing.T) {
-	text, err := os.ReadFile(install + "/../docs/install-and-configure.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, block, shown := strings.Cut(string(text), "```yaml\n# values.yaml\n")
+	text := readFile(t, install+"/../docs/install-and-configure.md")
+	_, block, shown := strings.Cut(text, "```yaml\n# values.yaml\n")
 	block, _, closed := strings.Cut(block, "```")
 	values := map[string]any{}
 	if err := yaml.UnmarshalStrict([]byte(block), &values); err != nil || !shown || !closed {
 		t.Fatalf("docs/install-and-configure.md shows no values: %v", err)
 	}
-	out, err := helm(t, "kube-system", values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := helm(t, nodeChart, "kube-system", values)
 	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/install-and-configure.md", out)) {
 		// The agent reads it, and each field is known.
 		show(t, set.Data["nodeconfig.yaml"])

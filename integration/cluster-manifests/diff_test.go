@@ -1,9 +1,6 @@
 package clustermanifests
 
-import (
-	"strings"
-	"testing"
-)
+import "strings"
 
 // context is how many lines a difference shows around itself.
 const context = 2
@@ -66,19 +63,4 @@ func around(lines []string) string {
 		out.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return out.String()
-}
-
-func TestDiff(t *testing.T) {
-	cases := map[string]struct{ a, b, want string }{
-		"equal":  {"a\nb", "a\nb", ""},
-		"change": {"1\n2\n3\n4\n5\n6\n7", "1\n2\n3\nX\n5\n6\n7", "...\n  2\n  3\n- 4\n+ X\n  5\n  6\n"},
-		"add":    {"a\nb", "a\nx\nb", "  a\n+ x\n  b\n"},
-		"remove": {"a\nx\nb", "a\nb", "  a\n- x\n  b\n"},
-		"all":    {"a", "b", "- a\n+ b\n"},
-	}
-	for name, c := range cases {
-		if got := diff(c.a, c.b); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
-	}
 }

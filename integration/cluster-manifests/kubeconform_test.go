@@ -32,19 +32,14 @@ func TestKubeconform(t *testing.T) {
 		"fleet's chart with all": {fleetChart, values{"placement": values{"enabled": true, "clusterDNS": true}, "zones": enabled,
 			"edge": enabled, "monitoring": enabled}},
 	} {
-		text, err := helmOf(t, c.chart, "kube-system", c.values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := helm(t, c.chart, "kube-system", c.values)
 		manifests[name] = text
 	}
 	files := schemas(t, manifests) + "/{{.Group}}-{{.ResourceAPIVersion}}-{{.ResourceKind}}.json"
 	check, err := validator.New([]string{files}, validator.Opts{Strict: true,
 		// Of other projects, whose schemas no Go module has. TestPrometheusRule, TestPodMonitor and TestChartPlatforms read them.
 		SkipKinds: map[string]struct{}{"PrometheusRule": {}, "PodMonitor": {}, "SecurityContextConstraints": {}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	valid := 0
 	validate := func(name, text string) (errs []error) {
 		for _, r := range check.Validate(name, io.NopCloser(strings.NewReader(text))) {
@@ -134,9 +129,7 @@ func schemas(t *testing.T, manifests map[string]string) (folder string) {
 			if err == nil {
 				err = os.WriteFile(filepath.Join(folder, file), text, 0o644)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	return folder

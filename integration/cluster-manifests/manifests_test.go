@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -47,16 +46,6 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// A container that sees the whole of the host's /etc runs as the user nobody there, too.
-func TestFollowIsNobody(t *testing.T) {
-	pod := the[*appsv1.DaemonSet](t, decode(t, "host-resolv-conf", render(t, "overlays/host-resolv-conf"))).Spec.Template.Spec
-	follow := pod.Containers[len(pod.Containers)-1]
-	if follow.Name != "follow" {
-		t.Fatalf("the last container is %s", follow.Name)
-	}
-	wantNobody(t, follow)
-}
-
 // What the golden files show as text is what the agent takes it for.
 func TestOverlaysMean(t *testing.T) {
 	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
@@ -81,22 +70,6 @@ func TestOverlaysMean(t *testing.T) {
 		if !strings.Contains(text, "${"+variable+"}") || service.Namespace != "kube-system" || len(service.Spec.Ports) != 2 || len(service.Spec.Selector) == 0 {
 			t.Errorf("%s: %s is not asked for in\n%s\n%+v", overlay, variable, text, service.Spec)
 		}
-	}
-}
-
-// The manifest with mounts for pods' DNS settings starts on each runtime: a node without containerd lacks its folders.
-func TestPodDNSOnEachRuntime(t *testing.T) {
-	folders := 0
-	pod := the[*appsv1.DaemonSet](t, decode(t, "pod-dns", render(t, "overlays/pod-dns"))).Spec.Template.Spec
-	for _, v := range pod.Volumes {
-		if v.Name == "nri" || v.Name == "sandboxes" {
-			if folders++; *v.HostPath.Type != corev1.HostPathDirectoryOrCreate {
-				t.Errorf("%s has to exist", v.HostPath.Path)
-			}
-		}
-	}
-	if folders != 2 {
-		t.Errorf("%d folders", folders)
 	}
 }
 

@@ -2,7 +2,6 @@ package clustermanifests
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -32,11 +32,8 @@ func TestPrometheusRule(t *testing.T) {
 		{"fleet/conf/edge-alerts.yaml", "neardns-edge", "edge/monitoring"},
 		{"fleet/conf/zones-alerts.yaml", "neardns-zones", "zones/monitoring"},
 	} {
-		alerts, err := os.ReadFile("../../" + of.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, groups, ok := strings.Cut(string(alerts), "\ngroups:\n")
+		alerts := readFile(t, "../../"+of.file)
+		_, groups, ok := strings.Cut(alerts, "\ngroups:\n")
 		if !ok {
 			t.Fatalf("%s has no groups", of.file)
 		}
@@ -49,55 +46,48 @@ func TestPrometheusRule(t *testing.T) {
 
 		rule := the[*monitoringv1.PrometheusRule](t, decode(t, of.folder, render(t, of.folder)))
 		var plain, operators any
-		if err := yaml.Unmarshal(alerts, &plain); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(alerts), &plain))
 		spec, err := yaml.Marshal(rule.Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := yaml.Unmarshal(spec, &operators); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, yaml.Unmarshal(spec, &operators))
 		if d := cmp.Diff(plain, operators); d != "" {
 			t.Errorf("%s: the operator reads other rules (-ours +its):\n%s", of.file, d)
 		}
 	}
 }
 
-// The controllers' pods list their port, so the monitors name it.
-func TestControllersPodMonitor(t *testing.T) {
+// wantSelected checks that a monitor selects the pods of a workload, whose job is of a name that the alerts' tests know.
+func wantSelected(t *testing.T, monitor *monitoringv1.PodMonitor, namespace string, pods map[string]string, job string) {
+	t.Helper()
+	if d := cmp.Diff(pods, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != namespace {
+		t.Errorf("%s: it selects other pods, in %s (-pods +selector):\n%s", job, monitor.Namespace, d)
+	}
+	if got := pods[monitor.Spec.JobLabel]; got != job {
+		t.Errorf("job %q, want %q", got, job)
+	}
+}
+
+// The pods of controllers and edges list their port, so the monitors name it.
+func TestFleetPodMonitors(t *testing.T) {
 	for folder, want := range map[string]struct {
 		job  string
 		port int32
-	}{"placement": {"neardns-controller", 9255}, "zones": {"neardns-zones", 9257}} {
+	}{"placement": {"neardns-controller", 9255}, "zones": {"neardns-zones", 9257}, "edge": {"neardns-edge", 9273}} {
 		monitor := the[*monitoringv1.PodMonitor](t, decode(t, folder+"/monitoring", render(t, folder+"/monitoring")))
-		deployment := the[*appsv1.Deployment](t, decode(t, folder, render(t, folder)))
-		pod := deployment.Spec.Template
-		if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != deployment.Namespace {
-			t.Errorf("%s: it selects other pods, in %s (-pods +selector):\n%s", folder, monitor.Namespace, d)
+		var workload metav1.Object
+		var pod corev1.PodTemplateSpec
+		if objects := decode(t, folder, render(t, folder)); folder == "edge" {
+			set := the[*appsv1.StatefulSet](t, objects)
+			workload, pod = set, set.Spec.Template
+		} else {
+			deployment := the[*appsv1.Deployment](t, objects)
+			workload, pod = deployment, deployment.Spec.Template
 		}
-		if job := pod.Labels[monitor.Spec.JobLabel]; job != want.job {
-			t.Errorf("%s: job %q, which the alerts' tests do not know", folder, job)
-		}
+		wantSelected(t, monitor, workload.GetNamespace(), pod.Labels, want.job)
 		port := monitor.Spec.PodMetricsEndpoints[0].Port
 		if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == want.port }) {
 			t.Errorf("%s: the monitor's port is none of the pods': %v", folder, port)
 		}
-	}
-}
-
-// The edges' pods list their port, too.
-func TestEdgesPodMonitor(t *testing.T) {
-	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "edge/monitoring", render(t, "edge/monitoring")))
-	set := the[*appsv1.StatefulSet](t, decode(t, "edge", render(t, "edge")))
-	pod := set.Spec.Template
-	if d := cmp.Diff(pod.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != set.Namespace {
-		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
-	}
-	port := monitor.Spec.PodMetricsEndpoints[0].Port
-	if port == nil || !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *port && p.ContainerPort == 9273 }) {
-		t.Errorf("the monitor's port is none of the pods': %v", port)
 	}
 }
 
@@ -106,22 +96,13 @@ func TestPodMonitor(t *testing.T) {
 	monitor := the[*monitoringv1.PodMonitor](t, decode(t, "monitoring", render(t, "monitoring")))
 	base := decode(t, "base", render(t, "base"))
 	set := the[*appsv1.DaemonSet](t, base)
-	if d := cmp.Diff(set.Spec.Template.Labels, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != set.Namespace {
-		t.Errorf("it selects other pods, in %s (-pods +selector):\n%s", monitor.Namespace, d)
-	}
-	if job := set.Spec.Template.Labels[monitor.Spec.JobLabel]; job != "neardns" {
-		t.Errorf("job %q, which the alerts do not know", job)
-	}
+	wantSelected(t, monitor, set.Namespace, set.Spec.Template.Labels, "neardns")
 	if n := len(monitor.Spec.PodMetricsEndpoints); n != 1 {
 		t.Fatalf("%d endpoints", n)
 	}
 	endpoint := monitor.Spec.PodMetricsEndpoints[0]
 	if endpoint.Port != nil || endpoint.PortNumber != nil {
 		t.Error("it names a port: the pods list none, so nothing would be found")
-	}
-	text, err := os.ReadFile("../../conf/prometheus.yaml")
-	if err != nil {
-		t.Fatal(err)
 	}
 	type relabeling struct {
 		Source      []string `json:"source_labels"`
@@ -135,9 +116,7 @@ func TestPodMonitor(t *testing.T) {
 			Relabel []relabeling `json:"relabel_configs"`
 		} `json:"scrape_configs"`
 	}
-	if err := yaml.Unmarshal(text, &sample); err != nil {
-		t.Fatal(err)
-	}
+	read(t, "../../conf/prometheus.yaml", &sample)
 	var got []relabeling
 	for _, r := range endpoint.RelabelConfigs {
 		one := relabeling{Regex: r.Regex, Target: r.TargetLabel, Action: r.Action}

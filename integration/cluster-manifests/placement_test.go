@@ -1,7 +1,6 @@
 package clustermanifests
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/placement"
@@ -74,6 +74,26 @@ func TestLeftIsNotUninstall(t *testing.T) {
 	golden(t, "testdata/placement-left.diff", diff(render(t, "uninstall"), render(t, "placement/left")))
 }
 
+// wantPolicy checks that a manifest's admission policy is in force, and is about the account alone.
+func wantPolicy(t *testing.T, objects []runtime.Object, account *corev1.ServiceAccount) *admissionv1.ValidatingAdmissionPolicy {
+	t.Helper()
+	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
+	user := "request.userInfo.username == 'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
+	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Errorf("the policy is about another account: %+v", c)
+	}
+	b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects).Spec
+	if b.PolicyName != policy.Name || !slices.Equal(b.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the policy is not in force: %+v", b)
+	}
+	return policy
+}
+
+// subjects are the account, as bindings name it.
+func subjects(account *corev1.ServiceAccount) []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+}
+
 // The controller is nobody, and its account is the one that the roles and the policy name.
 func TestController(t *testing.T) {
 	objects := decode(t, "placement", render(t, "placement"))
@@ -88,7 +108,7 @@ func TestController(t *testing.T) {
 	if pod.HostNetwork || len(pod.Volumes) > 0 || pod.DNSPolicy != corev1.DNSDefault {
 		t.Errorf("host network %v, volumes %v, DNS policy %s", pod.HostNetwork, pod.Volumes, pod.DNSPolicy)
 	}
-	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	want := subjects(account)
 	roles := all[*rbacv1.RoleBinding](objects)
 	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" || len(roles) != 2 {
 		t.Errorf("%d role bindings, cluster's (-want +got):\n%s", len(roles), d)
@@ -98,15 +118,7 @@ func TestController(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", b.Namespace, d)
 		}
 	}
-	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
-	user := "'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
-	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != "request.userInfo.username == "+user || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Errorf("the policy is about another account: %+v", c)
-	}
-	if b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects); b.Spec.PolicyName != policy.Name || !slices.Equal(b.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
-		t.Errorf("the policy is not in force: %+v", b.Spec)
-	}
-	for _, v := range policy.Spec.Variables {
+	for _, v := range wantPolicy(t, objects, account).Spec.Variables {
 		if v.Name == "label" && v.Expression != "'"+placement.Label+"'" {
 			t.Errorf("the policy is about the label %s", v.Expression)
 		}
@@ -146,20 +158,11 @@ func TestClusterDNSRights(t *testing.T) {
 		t.Errorf("rights (-want +got):\n%s", d)
 	}
 	account := the[*corev1.ServiceAccount](t, decode(t, "placement", render(t, "placement")))
-	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
-	if d := cmp.Diff([][]rbacv1.Subject{subjects, subjects},
+	if d := cmp.Diff([][]rbacv1.Subject{subjects(account), subjects(account)},
 		[][]rbacv1.Subject{the[*rbacv1.RoleBinding](t, objects).Subjects, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects}); d != "" {
 		t.Errorf("bindings (-want +got):\n%s", d)
 	}
-	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
-	user := "request.userInfo.username == 'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
-	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Errorf("the policy is about another account: %+v", c)
-	}
-	b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects).Spec
-	if b.PolicyName != policy.Name || !slices.Equal(b.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
-		t.Errorf("the policy is not in force: %+v", b)
-	}
+	wantPolicy(t, objects, account)
 }
 
 // The three placements of the enhancement that this API is made after, as their documents have them but for apiVersion and kind, are read
@@ -174,11 +177,7 @@ func TestSeedDocuments(t *testing.T) {
 		"dns-only": {Tolerations: []v1alpha1.Toleration{{Effect: "NoSchedule", Key: "dns-only", Operator: "Exists"}}},
 	} {
 		file := "../../fleet/conf/nodedns-" + name + ".yaml"
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		object := the[*v1alpha1.NodeDNS](t, decode(t, file, string(text)))
+		object := the[*v1alpha1.NodeDNS](t, decode(t, file, readFile(t, file)))
 		if d := cmp.Diff(want, object.Spec.NodePlacement); d != "" || object.Name != v1alpha1.Name {
 			t.Errorf("%s, named %s (-want +got):\n%s", file, object.Name, d)
 		}

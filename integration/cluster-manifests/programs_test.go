@@ -41,9 +41,7 @@ var build = sync.OnceValue(func() error {
 // run runs a product to its end, with what Kubernetes gives a pod in its environment.
 func run(t *testing.T, program string, env []string, args ...string) (output string, code int) {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, build())
 	cmd := exec.CommandContext(t.Context(), filepath.Join(programs, program), args...)
 	cmd.Env = append([]string{"NODE_IP=192.0.2.7", "KUBE_DNS_SERVICE_HOST=10.96.0.10"}, env...)
 	out, err := cmd.CombinedOutput()
@@ -80,9 +78,7 @@ type shown struct {
 func show(t *testing.T, text string) (s shown) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nodeconfig.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	out, code := run(t, "neardns-agent", []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.99", "NODE_LOCAL_UPSTREAM_SERVICE_HOST=10.96.0.99"}, "config", "show", "--config", file)
 	if code != 0 {
 		t.Fatalf("the agent refuses it: %s", out)

@@ -75,11 +75,7 @@ func overlayBelow(t *testing.T, heading string) string {
 // overlayIn is the first overlay below a heading of a page; it may be part of a list.
 func overlayIn(t *testing.T, page, heading string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(install, page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, headed := strings.Cut(string(data), "\n"+heading+"\n")
+	_, text, headed := strings.Cut(readFile(t, filepath.Join(install, page)), "\n"+heading+"\n")
 	before, text, ok := strings.Cut(text, "```yaml\n")
 	text, _, closed := strings.Cut(text, "```")
 	if !headed || !ok || !closed {
@@ -124,9 +120,7 @@ func mine(t *testing.T, files map[string]string) string {
 	memory := filesys.MakeFsInMemory()
 	write := func(path string, text []byte) {
 		t.Helper()
-		if err := memory.WriteFile(path, text); err != nil {
-			t.Fatal(err)
-		}
+		must(t, memory.WriteFile(path, text))
 	}
 	err := filepath.WalkDir(install, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
@@ -140,19 +134,13 @@ func mine(t *testing.T, files map[string]string) string {
 		write(filepath.Join("/install", name), text)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, text := range files {
 		write(filepath.Join("/install/mine", name), []byte(text))
 	}
 	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory, "/install/mine")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := resources.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

@@ -51,14 +51,10 @@ func kustomizations(t *testing.T) []string {
 	for _, root := range []string{install, "../../fleet/install"} {
 		for _, pattern := range []string{"*/kustomization.yaml", "*/*/kustomization.yaml"} {
 			files, err := filepath.Glob(filepath.Join(root, pattern))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, f := range files {
 				name, err := filepath.Rel(root, filepath.Dir(f))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				out = append(out, name)
 			}
 		}
@@ -69,23 +65,31 @@ func kustomizations(t *testing.T) []string {
 	return out
 }
 
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
+}
+
 // golden compares text with a file, or rewrites the file.
 func golden(t *testing.T, file, text string) {
 	t.Helper()
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		must(t, os.WriteFile(file, []byte(text), 0o644))
 		return
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != text {
-		t.Errorf("%s is not what the manifests give now (make update-golden rewrites it):\n%s", file, diff(string(want), text))
+	want := readFile(t, file)
+	if want != text {
+		t.Errorf("%s is not what the manifests give now (make update-golden rewrites it):\n%s", file, diff(want, text))
 	}
 }

@@ -27,10 +27,7 @@ esac
 // TestRolloutChoosesNodes runs the label commands of docs/rollout.md over 50 nodes, one of them virtual and one excluded from the cache: by
 // labels alone, the guide's DaemonSet runs on none, on one, on a tenth and, without the patch, on all, and leaves a node that backs out.
 func TestRolloutChoosesNodes(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(install, "../docs/rollout.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, filepath.Join(install, "../docs/rollout.md"))
 	patched := the[*appsv1.DaemonSet](t, decode(t, "the overlay", mine(t, map[string]string{
 		"kustomization.yaml": strings.Replace(overlayIn(t, "../docs/rollout.md", "## Prepare"), "../neardns/install/base", "../base", 1),
 		"nodeconfig.yaml":    "kind: NodeConfig\n",
@@ -54,7 +51,7 @@ func TestRolloutChoosesNodes(t *testing.T) {
 		{"## Back out", patched, []int{1, 21, 31, 41}},
 		{"## Step 3: all nodes", base, slices.DeleteFunc(numbers(50), func(i int) bool { return i == 11 || i == 20 })},
 	} {
-		relabel(t, nodes, commandsBelow(t, string(text), step.heading))
+		relabel(t, nodes, commandsBelow(t, text, step.heading))
 		if got := chosen(t, step.pod, nodes); !slices.Equal(got, step.want) {
 			t.Errorf("%s: the agent runs on %v, want %v", step.heading, got, step.want)
 		}
@@ -100,20 +97,14 @@ func relabel(t *testing.T, nodes []corev1.Node, commands string) {
 		fmt.Fprintf(&names, "node/%s\n", n.Name)
 	}
 	for name, text := range map[string]string{"kubectl": kubectl, "nodes": names.String(), "labels": ""} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
 	cmd.Env = append(os.Environ(), "ROLLOUT="+dir, "PATH="+dir+":"+os.Getenv("PATH"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	written, err := os.ReadFile(filepath.Join(dir, "labels"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(written)) {
+	for line := range strings.Lines(readFile(t, filepath.Join(dir, "labels"))) {
 		words := slices.DeleteFunc(strings.Fields(line), func(w string) bool { return w == "label" || w == "node" || w == "nodes" || w == "--overwrite" })
 		for i := range nodes {
 			if words[0] != "--all" && strings.TrimPrefix(words[0], "node/") != nodes[i].Name {

@@ -2,7 +2,6 @@ package clustermanifests
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,15 +13,11 @@ var valueLine = regexp.MustCompile(`^( *)([A-Za-z]+):(.*?)(?:\s+# (.*))?$`)
 // value or the group that follows.
 func valuesTable(t *testing.T, chart string) string {
 	t.Helper()
-	text, err := os.ReadFile(chart + "/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b strings.Builder
 	b.WriteString("| value | default | meaning |\n| --- | --- | --- |\n")
 	var above, group string
 	var path []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(readFile(t, chart+"/values.yaml")) {
 		line = strings.TrimRight(line, "\n")
 		if comment, ok := strings.CutPrefix(line, "# "); ok {
 			above = strings.TrimSpace(above + " " + comment)

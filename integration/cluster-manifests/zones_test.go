@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -35,21 +34,14 @@ func TestZones(t *testing.T) {
 	if !slices.Contains(c.Args, "--namespace="+namespace.Name) {
 		t.Errorf("it looks for keys elsewhere: %v", c.Args)
 	}
-	want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	want := subjects(account)
 	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" {
 		t.Errorf("cluster's binding (-want +got):\n%s", d)
 	}
 	if b := the[*rbacv1.RoleBinding](t, objects); b.Namespace != namespace.Name || cmp.Diff(want, b.Subjects) != "" {
 		t.Errorf("binding in %s: %v", b.Namespace, b.Subjects)
 	}
-	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
-	user := "'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
-	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != "request.userInfo.username == "+user || *policy.Spec.FailurePolicy != admissionv1.Fail {
-		t.Errorf("the policy is about another account: %+v", c)
-	}
-	if b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects); b.Spec.PolicyName != policy.Name || !slices.Equal(b.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
-		t.Errorf("the policy is not in force: %+v", b.Spec)
-	}
+	wantPolicy(t, objects, account)
 	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](objects) {
 		if crd.Spec.Group != v1alpha1.GroupVersion.Group || crd.Spec.Versions[0].Subresources == nil {
 			t.Errorf("%s: group %s", crd.Name, crd.Spec.Group)
