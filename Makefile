@@ -142,8 +142,8 @@ bin/tools/demo: FORCE
 
 # The zone servers that shared zones are tried with; pkg/testutil/zoneserver names the same. By strace their disk stalls.
 ZONESERVERS := named:bind9 nsupdate:bind9-dnsutils knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:pdns-server sqlite3:sqlite3 strace:strace
-# Where addresses are, a reader to compare with (fleet/edge/geo), and a resolver that keeps answers by client subnet (integration/edge).
-GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
+# Where addresses are, and a reader to compare with (fleet/edge/geo).
+GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin
 # By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
 BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
 # By which a release goes to a registry (integration/release).

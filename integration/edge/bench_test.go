@@ -29,6 +29,12 @@ type peer struct {
 	args  []string
 }
 
+// plainZone is what a zone has without its hosts.
+const plainZone = `@ 30 IN SOA ns h 1 60 60 3600 60
+@ 30 IN NS ns
+ns 30 IN A 192.0.2.53
+`
+
 // chosen are what the servers choose from: three clusters with two addresses each.
 func chosen() string {
 	var b strings.Builder
@@ -159,17 +165,12 @@ func pin(t *testing.T, pid int) {
 // cpu is the CPU time that a process has used (proc(5): fields 14 and 15 of stat, in ticks of 10 ms).
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	text := testutil.ReadFile(t, fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	var ticks int64
 	for _, f := range fields[11:13] {
 		n, err := strconv.ParseInt(f, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond

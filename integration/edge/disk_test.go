@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,13 +42,9 @@ func freeze(t *testing.T, at string) (thaw func()) {
 	t.Helper()
 	cmd := exec.CommandContext(context.Background(), "sh", "-c", `fsfreeze -f "$0" && echo frozen && read -r _; fsfreeze -u "$0"`, at)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, cmd.Start())
 	thaw = sync.OnceFunc(func() {
 		in.Close()
@@ -77,13 +72,7 @@ func TestDiskStalls(t *testing.T) {
 	add := func(host string) {
 		t.Helper()
 		publish(t, p, publication{host: host, cluster: "cluster01", strategy: "loadbalanced", addresses: []string{"203.0.113.1"}})
-		testutil.Eventually(t, func() error {
-			got, err := e.addresses(host + "." + p.Zone())
-			if err == nil && !slices.Equal(got, []string{"203.0.113.1"}) {
-				err = fmt.Errorf("%s: %v", host, got)
-			}
-			return err
-		})
+		e.await(host+"."+p.Zone(), "203.0.113.1")
 	}
 	saved := func(host string) bool {
 		text, err := os.ReadFile(filepath.Join(state, strings.TrimSuffix(p.Zone(), ".")+".zone"))

@@ -122,9 +122,7 @@ func TestTargetDies(t *testing.T) {
 		var l net.Listener
 		var err error
 		ns.Do(func() { l, err = net.Listen("tcp", at) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		go func() { _ = s.Serve(l) }() // ends with s
 		t.Cleanup(func() { s.Close() })
 		return s

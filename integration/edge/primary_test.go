@@ -32,14 +32,7 @@ const primaryManifests = "../../fleet/install/primary/"
 
 func newReadyPrimary(t *testing.T, ns *testutil.NetNS) *readyPrimary {
 	t.Helper()
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(primaryManifests + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
+	read := func(name string) string { return testutil.ReadFile(t, primaryManifests+name) }
 	scripts := t.TempDir()
 	p := &readyPrimary{t: t, ns: ns, folder: filepath.Join(scripts, "data")}
 	testutil.Must(t, os.Chmod(filepath.Dir(scripts), 0o755)) // the other user has to get there
@@ -63,9 +56,7 @@ func newReadyPrimary(t *testing.T, ns *testutil.NetNS) *readyPrimary {
 		}
 	}
 	paths := strings.NewReplacer("/var/lib/neardns-primary", p.folder, "/scripts", scripts)
-	if err := yaml.Unmarshal([]byte(paths.Replace(read("statefulset.yaml"))), &set); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.Unmarshal([]byte(paths.Replace(read("statefulset.yaml"))), &set))
 	pod := set.Spec.Template.Spec
 	if pod.SecurityContext.RunAsUser != podUser {
 		t.Errorf("the pod runs as %d", pod.SecurityContext.RunAsUser)
@@ -124,15 +115,10 @@ func (p *readyPrimary) start() {
 // secret reads the Secret that setup made for a cluster or the edges: its text, and one of its values.
 func (p *readyPrimary) secret(of, value string) (text, found string) {
 	p.t.Helper()
-	data, err := os.ReadFile(filepath.Join(p.folder, "shared.example", of+".yaml"))
+	text = testutil.ReadFile(p.t, filepath.Join(p.folder, "shared.example", of+".yaml"))
 	var s struct{ StringData map[string]string }
-	if err == nil {
-		err = yaml.Unmarshal(data, &s)
-	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return string(data), s.StringData[value]
+	testutil.Must(p.t, yaml.Unmarshal([]byte(text), &s))
+	return text, s.StringData[value]
 }
 
 // publish has the controller publish app.shared.example by the cluster's own key.
@@ -216,19 +202,13 @@ func TestReadyPrimary(t *testing.T) {
 // TestReadyPrimarysRules: the ready primary allows each key what the documented configuration allows it.
 func TestReadyPrimarysRules(t *testing.T) {
 	parts, err := zoneserver.Example(zoneserver.BIND)
-	if err != nil {
-		t.Fatal(err)
-	}
-	setup, err := os.ReadFile(primaryManifests + "setup.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	policy := func(text string) string {
 		_, text, _ = strings.Cut(text, "update-policy {")
 		text, _, _ = strings.Cut(text, "};")
 		return strings.ReplaceAll(text, "$ZONE", "shared.example")
 	}
-	if got, want := policy(string(setup)), policy(parts[0].Text); got != want || len(want) < 100 {
+	if got, want := policy(testutil.ReadFile(t, primaryManifests+"setup.sh")), policy(parts[0].Text); got != want || len(want) < 100 {
 		t.Errorf("setup.sh has\n%s\nthe document has\n%s", got, want)
 	}
 }

@@ -29,10 +29,7 @@ func TestReload(t *testing.T) {
 	}
 	publish(t, other, publication{host: "app", cluster: "cluster09", strategy: "simple", addresses: []string{"203.0.113.9"}})
 	file := filepath.Join(e.folder, "config.yaml")
-	first, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testutil.ReadFile(t, file)
 	write := func(text string) {
 		t.Helper()
 		testutil.Must(t, os.WriteFile(file+".new", []byte(text), 0o600))
@@ -51,7 +48,7 @@ func TestReload(t *testing.T) {
 	}
 	pid := e.PID()
 	for _, geo := range []string{"IE", "DE"} { // the edge's own region, and the client's
-		write(string(first) + "geo: {region: [" + geo + "]}\n")
+		write(first + "geo: {region: [" + geo + "]}\n")
 		want := map[string]string{"IE": "203.0.113.1", "DE": "203.0.113.2"}[geo]
 		await(func() error { // 20 in a row: before, any cluster was chosen
 			for range 20 {
@@ -70,8 +67,8 @@ func TestReload(t *testing.T) {
 			return nil
 		}
 	}
-	for i, text := range []string{string(first) + "geo: {region: [IRELAND]}\n", "zones: []\n", "", strings.Replace(string(first), "9254", "9255", 1),
-		string(first) + "geo: {region: [IE], database: /nowhere.mmdb}\n"} {
+	for i, text := range []string{first + "geo: {region: [IRELAND]}\n", "zones: []\n", "", strings.Replace(first, "9254", "9255", 1),
+		first + "geo: {region: [IE], database: /nowhere.mmdb}\n"} {
 		write(text)
 		await(refused(i + 1))
 		for range 20 {
@@ -91,10 +88,10 @@ func TestReload(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(keys, name), []byte(text), 0o600))
 	}
 	second := fmt.Sprintf("- {name: other.example, primary: %q, key: %s}\n", other.Addr(), keys)
-	write(strings.Replace(string(first), "zones:\n", "zones:\n"+second, 1))
+	write(strings.Replace(first, "zones:\n", "zones:\n"+second, 1))
 	await(func() error { return answers("app.other.example.", "203.0.113.9") })
-	head, _, _ := strings.Cut(string(first), "zones:\n")
-	_, tail, _ := strings.Cut(string(first), "stateDir:")
+	head, _, _ := strings.Cut(first, "zones:\n")
+	_, tail, _ := strings.Cut(first, "stateDir:")
 	write(head + "zones:\n" + second + "stateDir:" + tail)
 	await(func() error {
 		m, err := e.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))

@@ -94,9 +94,7 @@ func (e *edge) steady(host string, queries int) {
 	t := e.t
 	t.Helper()
 	conn, err := e.dial(t.Context(), "udp", net.JoinHostPort(e.at, "53"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	got, done := new(atomic.Int64), make(chan struct{})
 	go func() { // ends with conn
@@ -114,9 +112,7 @@ func (e *edge) steady(host string, queries int) {
 		}
 	}()
 	question, err := new(dns.Msg).SetQuestion(host, dns.TypeA).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	tick := time.NewTicker(time.Millisecond)
 	for asked := 0; asked < queries; {
 		<-tick.C
@@ -242,9 +238,7 @@ func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
 	}
 	for _, line := range lines {
 		rr, err := dns.NewRR(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		out = append(out, rr)
 	}
 	return out
