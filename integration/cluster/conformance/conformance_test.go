@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/integration/cluster/node"
 	"github.com/neardns/neardns/integration/image"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestImages(t *testing.T) {
@@ -19,18 +20,12 @@ func TestImages(t *testing.T) {
 	n := &node.Node{Options: node.Options{Bin: bin}, Kubernetes: filepath.Join(bin, "k8s")}
 	base := filepath.Join(bin, "base.tar")
 	for _, file := range []string{base, bin + "/tools/coredns", bin + "/tools/podimage", bin + "/k8s/agnhost"} {
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		testutil.Must(t, os.WriteFile(file, []byte(file), 0o600))
 	}
 	names := []string{"x.test/e2e/agnhost:2.63.0", "x.test/e2e/busybox:1.37.0-1", "x.test/e2e/glibc-dns-testing:2.0.0", "x.test/pause:3.10.2"}
 	got, err := called(names, n, base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var made []string
 	for _, i := range got {
 		made = append(made, i.Name)

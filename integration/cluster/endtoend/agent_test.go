@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/cluster/node"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // agent is the process id of the one agent that runs, by the node's own numbers.
@@ -167,9 +168,8 @@ func (s *suite) testOOM() {
 // memoryGroup is the folder of the control group that limits a process's memory, and the name of the limit.
 func (s *suite) memoryGroup(pid int) (folder, limit string) {
 	s.t.Helper()
-	text, err := os.ReadFile(s.Path(fmt.Sprintf("/proc/%d/cgroup", pid)))
-	s.must(err)
-	for line := range strings.Lines(string(text)) {
+	text := testutil.ReadFile(s.t, s.Path(fmt.Sprintf("/proc/%d/cgroup", pid)))
+	for line := range strings.Lines(text) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		switch {
 		case len(f) == 3 && f[1] == "memory":

@@ -209,6 +209,7 @@ func (s *suite) questions() []question {
 		"a.outside.test.", "corp.test.", "c1.corp.test.", "stub.test.", "s1.stub.test.", "none.test.", "test.", "in-addr.arpa.", "0.96.10.in-addr.arpa.", "localhost.", "dns-version.cluster.local."} {
 		add(name, all...)
 	}
+	add("_dns._udp.kube-dns.kube-system.svc.cluster.local.", dns.TypeSRV)
 	for _, name := range []string{"_web._tcp.headless", "_web._tcp.shop", "_web._tcp.many", "_udp._udp.headless", "_none._tcp.shop", "_https._tcp.kubernetes"} {
 		add(name+".default.svc.cluster.local.", dns.TypeSRV, dns.TypeA, dns.TypeTXT)
 	}

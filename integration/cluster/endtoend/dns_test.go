@@ -12,54 +12,6 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Steered pods get the same answers for a cluster's names as from kube-dns: each answer is compared with the one that a pod gets
-// that is not steered, over both protocols and families.
-func (s *suite) testNames() {
-	one := s.before[0]
-	dashed := strings.ReplaceAll(one.addr(true).String(), ".", "-")
-	for _, c := range []struct {
-		question
-		rcode, records int
-	}{
-		{question{"kubernetes.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
-		{question{"kubernetes.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 0},
-		{question{"shop.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
-		{question{"shop.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 1},
-		{question{"headless.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 2},
-		{question{"headless.default.svc.cluster.local.", dns.TypeAAAA}, dns.RcodeSuccess, 2},
-		{question{dashed + ".headless.default.svc.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
-		{question{dashed + ".default.pod.cluster.local.", dns.TypeA}, dns.RcodeSuccess, 1},
-		{question{"_web._tcp.headless.default.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 4},
-		{question{"_web._tcp.shop.default.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 1},
-		{question{"_dns._udp.kube-dns.kube-system.svc.cluster.local.", dns.TypeSRV}, dns.RcodeSuccess, 1},
-		{question{reverse(s, node.KubeDNS()[0]), dns.TypePTR}, dns.RcodeSuccess, 1},
-		{question{reverse(s, node.KubeDNS()[1]), dns.TypePTR}, dns.RcodeSuccess, 1},
-		{question{reverse(s, one.addr(true)), dns.TypePTR}, dns.RcodeSuccess, 2}, // it is behind two Services
-		{question{reverse(s, one.addr(false)), dns.TypePTR}, dns.RcodeSuccess, 2},
-		{question{"none.default.svc.cluster.local.", dns.TypeA}, dns.RcodeNameError, 0},
-		{question{"a.outside.test.default.svc.cluster.local.", dns.TypeA}, dns.RcodeNameError, 0},
-		{question{"a.outside.test.", dns.TypeA}, dns.RcodeSuccess, 1},
-		{question{"a.outside.test.", dns.TypeAAAA}, dns.RcodeSuccess, 1},
-		{question{"none.test.", dns.TypeA}, dns.RcodeNameError, 0},
-		{question{"away.default.svc.cluster.local.", dns.TypeCNAME}, dns.RcodeSuccess, 1},
-	} {
-		for _, network := range []string{"udp", "tcp"} {
-			for _, is4 := range []bool{true, false} {
-				want, err := ask(one.ns, server(is4), network, c.question)
-				s.must(err)
-				if len(want.Answer) != c.records || want.Rcode != c.rcode {
-					s.t.Errorf("kube-dns itself answers %s with %s", c.question, want)
-				}
-				got, err := ask(s.loaded[0].ns, server(is4), network, c.question)
-				s.must(err)
-				if content(got) != content(want) {
-					s.t.Errorf("%s over %s to %s: answered\n%s\nand by kube-dns\n%s", c.question, network, server(is4), content(got), content(want))
-				}
-			}
-		}
-	}
-}
-
 func reverse(s *suite, a netip.Addr) string {
 	s.t.Helper()
 	name, err := dns.ReverseAddr(a.String())

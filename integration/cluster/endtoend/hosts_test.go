@@ -17,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/integration/cluster/node"
 	"github.com/neardns/neardns/integration/image"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The registry in the cluster, as OpenShift names its own.
@@ -128,9 +129,7 @@ func (s *suite) hostsManifests() string { return filepath.Join(s.Bin, "../instal
 // hostsFile is the node's.
 func (s *suite) hostsFile() string {
 	s.t.Helper()
-	text, err := os.ReadFile(s.Path("/etc/hosts"))
-	s.must(err)
-	return string(text)
+	return testutil.ReadFile(s.t, s.Path("/etc/hosts"))
 }
 
 func (s *suite) wantHosts(want string) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/neardns/neardns/integration/cluster/node"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // workload is what runs on the node: the pods that the load comes from, and Services of every kind to look up.
@@ -150,7 +151,7 @@ func (s *suite) plugins() []string {
 	var list struct {
 		Plugins []struct{ Type string }
 	}
-	s.must(json.Unmarshal(s.conflist(), &list))
+	s.must(json.Unmarshal([]byte(s.conflist()), &list))
 	var out []string
 	for _, p := range list.Plugins {
 		out = append(out, p.Type)
@@ -158,11 +159,9 @@ func (s *suite) plugins() []string {
 	return out
 }
 
-func (s *suite) conflist() []byte {
+func (s *suite) conflist() string {
 	s.t.Helper()
-	text, err := os.ReadFile(s.Path("/etc/cni/net.d/10-main.conflist"))
-	s.must(err)
-	return text
+	return testutil.ReadFile(s.t, s.Path("/etc/cni/net.d/10-main.conflist"))
 }
 
 // A new version, and back to the old one, under load: the next agent takes over from the one before, and the list and the

@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/integration/cluster/node"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // localDNS is where NodeLocal DNSCache listens.
@@ -21,10 +22,9 @@ var localDNS = netip.MustParseAddr("169.254.20.10")
 // nodeLocalDNS is the manifest of NodeLocal DNSCache, filled in as its instructions say, with our image in place of its own.
 func (s *suite) nodeLocalDNS() string {
 	s.t.Helper()
-	text, err := os.ReadFile("../../nodelocal/testdata/nodelocaldns.yaml")
-	s.must(err)
+	text := testutil.ReadFile(s.t, "../../nodelocal/testdata/nodelocaldns.yaml")
 	filled := strings.NewReplacer("__PILLAR__LOCAL__DNS__", localDNS.String(), "__PILLAR__DNS__SERVER__", node.KubeDNS()[0].String(),
-		"__PILLAR__DNS__DOMAIN__", "cluster.local", "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4", "neardns/neardns-agent:dev").Replace(string(text))
+		"__PILLAR__DNS__DOMAIN__", "cluster.local", "registry.k8s.io/dns/k8s-dns-node-cache:1.26.4", "neardns/neardns-agent:dev").Replace(text)
 	if !strings.Contains(filled, "image: neardns/neardns-agent:dev") {
 		s.t.Fatal("the manifest names another image than expected")
 	}

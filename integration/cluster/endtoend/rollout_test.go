@@ -15,6 +15,7 @@ import (
 
 	"github.com/neardns/neardns/integration/cluster/node"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // perNode are the pods of each node that query under load in TestRollout.
@@ -103,10 +104,9 @@ spec:
 		r.pods[n.Name()] = s.pods("app=load-"+n.Name(), perNode)
 		s.loaded = append(s.loaded, r.pods[n.Name()]...)
 	}
-	guide, err := os.ReadFile(filepath.Join(s.Bin, "../docs/rollout.md"))
-	s.must(err)
+	guide := testutil.ReadFile(s.t, filepath.Join(s.Bin, "../docs/rollout.md"))
 	var files []string
-	for _, block := range strings.Split(string(guide), "   ```yaml\n")[1:] {
+	for _, block := range strings.Split(guide, "   ```yaml\n")[1:] {
 		text, _, _ := strings.Cut(block, "   ```\n")
 		files = append(files, strings.ReplaceAll("\n"+text, "\n   ", "\n"))
 	}

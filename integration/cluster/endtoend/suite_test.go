@@ -47,9 +47,7 @@ func TestCluster(t *testing.T) { everyKind(t, run) }
 func everyKind(t *testing.T, f func(t *testing.T, row []string, o node.Options)) {
 	t.Helper()
 	bin, err := filepath.Abs("../../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ran := 0
 	for _, release := range containerd.Releases(bin) {
 		for _, proxy := range []string{"iptables", "nftables"} {
@@ -59,9 +57,7 @@ func everyKind(t *testing.T, f func(t *testing.T, row []string, o node.Options))
 			ran++
 			t.Run(release.Name+"/"+proxy, func(t *testing.T) {
 				version, err := release.Version(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				t.Logf("%s is %s", release.Name, version)
 				title := map[string]string{"containerd16": "Debian's containerd", "containerd2": "containerd"}[release.Name]
 				f(t, []string{proxy, title, strings.TrimSuffix(version, "+unknown")}, node.Options{Bin: bin, Proxy: proxy, Runtime: release.Name, Attached: true,
@@ -109,7 +105,7 @@ func run(t *testing.T, row []string, o node.Options) {
 		name string
 		f    func()
 	}{
-		{"every kind of name, as kube-dns answers it", func() { s.testNames(); s.testCompared() }},
+		{"every kind of name, as kube-dns answers it", s.testCompared},
 		{"every dnsPolicy, opt-out", s.testPolicies},
 		{"hostNetwork pods", s.testHostNetwork},
 		{"agent killed", s.testKill},
@@ -187,9 +183,7 @@ func (s *suite) in(t *testing.T, f func()) {
 // must ends the step where an error is one.
 func (s *suite) must(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 }
 
 // kubectl runs it and returns what it prints.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/integration/image"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const dockerfile = `# a comment
@@ -49,24 +50,20 @@ ENTRYPOINT ["/bin/a"]
 `
 
 func TestFromDockerfile(t *testing.T) {
-	got, err := fromDockerfile(t.Context(), dockerfile, "slim", "/src")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := image.Image{Files: map[string]string{"bin/a": "/src/bin/a", "bin/b": "/src/bin/b"}, Env: []string{"PATH=/bin"}, Entrypoint: []string{"/bin/a", "--x"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestFromDockerfileBuilt(t *testing.T) {
-	got, err := fromDockerfile(t.Context(), dockerfile, "built", "/here")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := image.Image{Files: map[string]string{"bin/a": "/here/bin/a", "bin/b": "/here/bin/b"}, Entrypoint: []string{"/bin/a"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	root := t.TempDir()
+	a, b := filepath.Join(root, "bin/a"), filepath.Join(root, "bin/b")
+	testutil.Must(t, errors.Join(os.Mkdir(filepath.Dir(a), 0o755), os.WriteFile(a, []byte("a"), 0o644)))
+	for stage, want := range map[string]image.Image{
+		"slim":  {Files: map[string]string{"bin/a": a, "bin/b": b}, Env: []string{"PATH=/bin"}, Entrypoint: []string{"/bin/a", "--x"}},
+		"built": {Files: map[string]string{"bin/a": a, "bin/b": b}, Entrypoint: []string{"/bin/a"}},
+		"copies": {Files: map[string]string{"bin/a": a}, Entrypoint: []string{"/bin/a"},
+			Contents: map[string][]byte{"lib/text": []byte("text\n"), "sbin/near": []byte("text\n"), "sbin/own": []byte("a")}},
+	} {
+		got, err := fromDockerfile(t.Context(), dockerfile, stage, root)
+		testutil.Must(t, err)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", stage, diff)
+		}
 	}
 }
 
@@ -85,24 +82,6 @@ func TestFromDockerfileRefuses(t *testing.T) {
 		if i, err := fromDockerfile(t.Context(), c.text, c.stage, "/"); err == nil {
 			t.Errorf("%s: makes %+v", name, i)
 		}
-	}
-}
-
-func TestFromDockerfileOfAnotherStage(t *testing.T) {
-	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "bin"), 0o755), os.WriteFile(filepath.Join(root, "bin/a"), []byte("a"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
-	got, err := fromDockerfile(t.Context(), dockerfile, "copies", root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string][]byte{"lib/text": []byte("text\n"), "sbin/near": []byte("text\n"), "sbin/own": []byte("a")}
-	if diff := cmp.Diff(want, got.Contents); diff != "" {
-		t.Error(diff)
-	}
-	if got.Files["bin/a"] == "" {
-		t.Errorf("%v", got.Files)
 	}
 }
 
