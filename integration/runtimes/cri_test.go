@@ -27,9 +27,7 @@ type cri struct {
 func dialCRI(t *testing.T, socket, cgroup string) *cri {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return &cri{t: t, conn: conn, cgroup: cgroup, RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn)}
 }
@@ -81,9 +79,7 @@ func (c *cri) runPod(ctx context.Context, s podSpec) (*pod, error) {
 func (c *cri) mustRunPod(s podSpec) *pod {
 	c.t.Helper()
 	p, err := c.runPod(c.t.Context(), s)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	testutil.Must(c.t, err)
 	return p
 }
 

@@ -30,10 +30,7 @@ func (n *node) awaitNoNetwork() {
 func (n *node) testVanished(t *testing.T) {
 	p := n.mustRunPod(n.spec("left"))
 	list := n.path("net.d/10-main.conflist")
-	text, err := os.ReadFile(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.ReadFile(t, list)
 	testutil.Must(t, os.Remove(list))
 	n.awaitNoNetwork()
 	n.wantCached(p, "v.cluster.local")
@@ -41,7 +38,7 @@ func (n *node) testVanished(t *testing.T) {
 		t.Error("the runtime took the pod down: say so in the table")
 	}
 	// As an owner does it; containerd takes no notice of a file that appears under its own name.
-	n.write("net.d/new.tmp", string(text))
+	n.write("net.d/new.tmp", text)
 	testutil.Must(t, os.Rename(n.path("net.d/new.tmp"), list))
 	n.awaitNetwork()
 	n.mustRemove(p)

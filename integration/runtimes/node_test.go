@@ -134,9 +134,7 @@ func (n *node) spec(name string) podSpec {
 func (n *node) file(p *pod) podfile.File {
 	n.t.Helper()
 	f, err := podfile.Read(podfile.Path(n.stateDir(), p.sandbox, "eth0"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return f
 }
 
@@ -176,9 +174,7 @@ func (n *node) wantCached(p *pod, name string) {
 func (n *node) wantKubeDNS(p *pod, name string) {
 	n.t.Helper()
 	serials, err := n.serials(p, name)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	if len(serials) != 4 {
 		n.t.Errorf("pod %s asked for %s: answers %q, want 4 different ones", p.name, name, serials)
 	}

@@ -21,9 +21,7 @@ func TestOverlays(t *testing.T) {
 	for _, c := range releases() {
 		t.Run(c.Name, func(t *testing.T) {
 			version, err := c.Version(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			t.Logf("%s is %s", c.Name, version)
 			n := newNode(t, c)
 			defer n.clean()
@@ -64,9 +62,7 @@ resolvConf:
 func (n *node) settings(t *testing.T, p *pod) string {
 	t.Helper()
 	text, err := n.exec(p, "resolvconf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return text
 }
 

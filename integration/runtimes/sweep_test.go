@@ -30,9 +30,7 @@ type note struct {
 func register(t *testing.T, n note) {
 	t.Helper()
 	text, err := json.Marshal(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	file := filepath.Join(notes, fmt.Sprintf("%d-%s", os.Getpid(), n.CGroup))
 	testutil.Must(t, errors.Join(os.MkdirAll(notes, 0o755), os.WriteFile(file, text, 0o600)))
 	t.Cleanup(func() {
@@ -45,9 +43,7 @@ func register(t *testing.T, n note) {
 func sweep(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(notes, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, file := range files {
 		pid, _, _ := strings.Cut(filepath.Base(file), "-")
 		if stat, err := os.ReadFile("/proc/" + pid + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
