@@ -62,9 +62,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := r.save(dir); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.save(dir))
 	back, err := load(filepath.Join(dir, "bench.json"))
 	if err != nil || len(back.Rows) != 5 || len(back.Rows[0].OursRounds) != 10 {
 		t.Errorf("%v, %+v", err, back)
@@ -140,9 +138,7 @@ func TestRender(t *testing.T) {
 		}
 	}
 	data, err := r.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var back report
 	if err := json.Unmarshal(data, &back); err != nil || !reflect.DeepEqual(&back, r) {
 		t.Errorf("read back: %v", err)
@@ -235,13 +231,9 @@ func TestDrawInto(t *testing.T) {
 // What is drawn in the documents is the committed result.
 func TestCommitted(t *testing.T) {
 	r, err := load(filepath.Join("..", "..", committedResult))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	text, err := os.ReadFile(filepath.Join("..", "..", page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if want, err := r.drawInto(string(text)); err != nil || want != string(text) {
 		t.Errorf("%s is not drawn from %s: run `make bench-keep`, or draw it with -keep: %v", page, committedResult, err)
 	}
@@ -299,9 +291,7 @@ func TestDnsperf(t *testing.T) {
 		}
 	}
 	w, err := workload.New("W1", seed, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if lines := strings.Split(dnsperfInput(w), "\n"); len(lines) != len(w.Order)+1 || !strings.HasSuffix(lines[0], ".bench.svc.cluster.local A") || !strings.HasSuffix(lines[1], " AAAA") {
 		t.Errorf("%q", lines[:2])
 	}

@@ -26,9 +26,7 @@ func (b *bench) found(p peers.Peer) bool {
 func TestTimingShortBench(t *testing.T) {
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	b := &bench{short: true, rounds: 1, names: 500, parts: []string{"plugin", "memory", "query", "growth"}, with: []string{stock}, workloads: []string{"W8"}, root: root}
 	if _, err := os.Stat("/sys/fs/bpf"); err == nil {
 		b.with = append(b.with, kernelOption)

@@ -142,9 +142,7 @@ func TestShort(t *testing.T) {
 	}
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	o := &options{rounds: 1, length: 2 * time.Second, rate: 100, loss: 20, away: time.Millisecond, root: root}
 	if err := o.check(); err != nil {
 		testutil.Skip(t, err.Error())

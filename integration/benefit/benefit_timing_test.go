@@ -17,9 +17,7 @@ import (
 func TestTimingShortLatency(t *testing.T) {
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	o := &options{rounds: 3, length: time.Second, rate: 500, loss: 1, away: 5 * time.Millisecond, root: root}
 	if err := o.check(); err != nil {
 		testutil.Skip(t, err.Error())

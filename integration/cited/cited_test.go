@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestInText(t *testing.T) {
@@ -19,9 +21,7 @@ func TestInText(t *testing.T) {
 // Only what the go command would run is found, by its whole name.
 func TestFind(t *testing.T) {
 	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "a"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.Mkdir(filepath.Join(root, "a"), 0o700))
 	for name, text := range map[string]string{
 		"a.go": "package a\nfunc TestInProduct(t *testing.T) {}\n",
 		"a_test.go": "package a\nimport \"testing\"\nfunc TestWhole(t *testing.T) {}\nfunc FuzzA(f *testing.F) {}\n" +
@@ -29,9 +29,7 @@ func TestFind(t *testing.T) {
 			"// func TestComment(t *testing.T) {}\ntype s struct{}\nfunc (s) TestMethod(t *testing.T) {}\n",
 		"a_timing_test.go": "//go:build timing && linux\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
 	} {
-		if err := os.WriteFile(filepath.Join(root, "a", name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(root, "a", name), []byte(text), 0o600))
 	}
 	for name, want := range map[string]string{
 		"TestWhole": "a_test.go", "FuzzA": "a_test.go", "TestTimingA": "a_timing_test.go",

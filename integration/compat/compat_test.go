@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -18,9 +19,7 @@ const testTable = `{"head": ["runtime", "version"], "keys": 1, "rows": [["a"], [
 func table(t *testing.T) *Table {
 	t.Helper()
 	out, err := parseTable("test", []byte(testTable))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return out
 }
 
@@ -75,9 +74,7 @@ func TestRecord(t *testing.T) {
 		Record(t, Cell{Table: "runtimes", Row: row, Column: "STATUS", Limit: "not here"})
 	})
 	text, err := os.ReadFile(filepath.Join(dir, "records"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	shape := regexp.MustCompile(`^compat: \{"table":"runtimes","row":\["containerd","2.4.1"\],"column":"many pods at once","pass":true,"test":"integration/compat TestRecord/good","kernel":"\d+\.\d+","commit":"0123abcd"\}
 compat: \{.*"column":"STATUS","limit":"not here","pass":true,"test":"integration/compat TestRecord/shows_a_limit".*\}
 $`)
@@ -117,9 +114,7 @@ func TestRecordOfAFailedAndASkippedTest(t *testing.T) {
 func read(t *testing.T, text string) *Run {
 	t.Helper()
 	r := &Run{Day: "2026-01-02"}
-	if err := r.Read(strings.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.Read(strings.NewReader(text)))
 	return r
 }
 
@@ -136,9 +131,7 @@ func TestResults(t *testing.T) {
 		strings.Replace(head, `"a","1"`, `"c","3"`, 1)+`"column":"GC","pass":false,"test":"p TestB"}`+"\n"+
 		`compat: {"table":"other","row":["a"],"column":"x","pass":true,"test":"p TestA"}`+"\n")
 	got, err := r.Results(table(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := []Result{
 		{Row: []string{"a", "1"}, Column: "ADD", Result: Pass, Kernel: "6.18", Commit: "c1", Day: "2026-01-02",
 			Tests: []string{"p TestA", "p TestB"}},
@@ -225,9 +218,7 @@ func TestSay(t *testing.T) {
 	}
 	const head = `compat: {"table":"two","column":"ours","kernel":"6.18","commit":"c1","pass":true,`
 	results, err := read(t, head+`"row":["speed","slow"],"value":"fast","test":"p TestA/sub"}`+"\n"+head+`"row":["speed","slow"],"value":"9 times","test":"p TestB"}`+"\n").Results(tab)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	golden.Check(t, "said.md", Render(tab, results))
 
 	dir := t.TempDir()
@@ -257,16 +248,12 @@ func TestResultsFile(t *testing.T) {
 		t.Errorf("no file: %v, %v", got, err)
 	}
 	want := []Result{result("a", "1", "ADD", Pass), result("b", "1", "ADD", Fail)}
-	if err := WriteResults(dir, "x", want); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, WriteResults(dir, "x", want))
 	got, err := ReadResults(dir, "x")
 	if d := cmp.Diff(want, got); err != nil || d != "" {
 		t.Errorf("%v (-want +got):\n%s", err, d)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "x.json"), []byte(`[{"rows": 1}]`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "x.json"), []byte(`[{"rows": 1}]`), 0o644))
 	if _, err := ReadResults(dir, "x"); err == nil {
 		t.Error("an unknown field was read")
 	}

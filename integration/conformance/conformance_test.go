@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const (
@@ -17,14 +19,10 @@ const (
 
 func TestReadReport(t *testing.T) {
 	f, err := os.Open("testdata/report.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer f.Close()
 	got, err := ReadReport(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := []Test{
 		{Name: host, Outcome: Failed, Reason: "runtime error: index out of range"},
 		{Name: stub, Outcome: Failed, Reason: "dig result did not match: []string{} after 2m0s"},
@@ -63,9 +61,7 @@ func TestReasonIsShort(t *testing.T) {
 
 func FuzzReadReport(f *testing.F) {
 	seed, err := os.ReadFile("testdata/report.xml")
-	if err != nil {
-		f.Fatal(err)
-	}
+	testutil.Must(f, err)
 	f.Add(string(seed))
 	f.Add(`<testsuites><testsuite><testcase name="[It] []" status="skipped"><skipped message=""/></testcase></testsuite></testsuites>`)
 	f.Fuzz(func(t *testing.T, text string) {
@@ -125,9 +121,7 @@ func TestResult(t *testing.T) {
 		t.Errorf("the second run of its kind is not the one that is kept: %+v", r.Columns[0])
 	}
 	back, err := Parse([]byte(r.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if d := cmp.Diff(r, back); d != "" {
 		t.Error(d)
 	}
@@ -180,9 +174,7 @@ func TestPage(t *testing.T) {
 	r := result()
 	r = r.With("v1.36.2", Column{Proxy: "nftables", On: Neardns, Seconds: 70, Tests: []Test{{Name: stub, Outcome: Failed, Reason: "dig."}}})
 	got, err := r.Page(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	want := `# Title
 
 <!-- conformance -->

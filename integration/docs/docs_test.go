@@ -115,8 +115,7 @@ func TestEveryBlockHolds(t *testing.T) {
 // checkCommands looks up each command: make targets, the programs' subcommands and flags, files of the repository.
 func checkCommands(t *testing.T, bin string, b block) {
 	t.Helper()
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	testutil.Must(t, err)
+	makefile := testutil.ReadFile(t, filepath.Join(root, "Makefile"))
 	for _, line := range strings.Split(b.text, "\n") {
 		line, _, _ = strings.Cut(line, " #")
 		words := strings.Fields(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(line), "$ "), "\\"))
@@ -129,7 +128,7 @@ func checkCommands(t *testing.T, bin string, b block) {
 		switch filepath.Base(words[0]) {
 		case "make":
 			for _, w := range words[1:] {
-				if !strings.Contains(w, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(w)+`:`).Match(makefile) {
+				if !strings.Contains(w, "=") && !regexp.MustCompile(`(?m)^`+regexp.QuoteMeta(w)+`:`).MatchString(makefile) {
 					t.Errorf("%s: the Makefile has no target %s", b, w)
 				}
 			}
@@ -155,9 +154,7 @@ func checkFindings(t *testing.T, b block) {
 	}
 	var said strings.Builder
 	for _, f := range files {
-		data, err := os.ReadFile(f)
-		testutil.Must(t, err)
-		said.Write(data)
+		said.WriteString(testutil.ReadFile(t, f))
 	}
 	finding := regexp.MustCompile(`^(OK|WARN|FAIL|GOOD|DEGRADED)\b`)
 	for line := range strings.Lines(b.text) {

@@ -11,17 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // read gives a document of the repository.
 func read(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
+	return testutil.ReadFile(t, filepath.Join(root, name))
 }
 
 // section is the text below a heading, up to the next heading of the same rank.

@@ -237,9 +237,7 @@ func TestStale(t *testing.T) {
 	recorded := func(target string) string {
 		t.Helper()
 		run(script, "-ran", target)
-		text, err := os.ReadFile(filepath.Join(dir, ".ci/lanes.txt"))
-		testutil.Must(t, err)
-		return string(text)
+		return testutil.ReadFile(t, filepath.Join(dir, ".ci/lanes.txt"))
 	}
 	head := strings.TrimSpace(run("git", "rev-parse", "--short", "HEAD"))
 	if text := recorded("make x SHORT=1"); strings.Contains(text, "| "+head+" |") {

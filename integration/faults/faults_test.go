@@ -113,9 +113,7 @@ func TestPromises(t *testing.T) {
 	o.flags(fs)
 	testutil.Must(t, fs.Parse([]string{"-backend", "iptables"}))
 	all, err := o.chosen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	promised := map[string]int{}
 	for _, f := range all {
 		if f.promised {
@@ -175,9 +173,7 @@ func TestOverflowed(t *testing.T) {
 			full, err = net.Dial("udp", l.LocalAddr().String()) //nolint:noctx // on this host
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer deaf.Close()
 	defer full.Close()
 	if n, err := overflowed(ns); n != 0 || err != nil {

@@ -21,9 +21,7 @@ func TestTimingShortFaults(t *testing.T) {
 	o := testOptions(t)
 	o.short = true
 	faults, err := o.chosen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	dir := scratch(t)
 	ours, stock := newOurs(t, o.bin, dir, o.lease), newStock(t, o.bin, dir)
 	for _, f := range faults {
@@ -86,9 +84,7 @@ func TestTimingWithoutKernelHits(t *testing.T) {
 		t.Errorf("the command is %q", got)
 	}
 	faults, err := o.chosen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if got := tried(t, newOurs(t, o.bin, scratch(t), o.lease), faults[0]); got.InKernel > 0 {
 		t.Errorf("the kernel answered %d", got.InKernel)
 	}
@@ -97,9 +93,7 @@ func TestTimingWithoutKernelHits(t *testing.T) {
 func testOptions(t *testing.T) *options {
 	t.Helper()
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	o := &options{root: root, rounds: 1}
 	for _, name := range binaries {
 		if _, err := os.Stat(o.bin(name)); err != nil {

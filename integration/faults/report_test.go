@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // cost is an outcome that lost so many of a thousand over UDP.
@@ -116,13 +117,9 @@ func TestReport(t *testing.T) {
 		t.Errorf("the table is ragged: %v\n%s", columns, out.String())
 	}
 	path := filepath.Join(t.TempDir(), "faults.json")
-	if err := r.save(path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, r.save(path))
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var back report
 	if err := json.Unmarshal(data, &back); err != nil || len(back.Rows) != 4 || back.Rows[0].Ours[1].UDP.Lost != 2 {
 		t.Errorf("%v, %s", err, data)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // read takes an archive apart into its files; a folder's content is its mode.
@@ -24,9 +26,7 @@ func read(t *testing.T, archive []byte) (names []string, files map[string][]byte
 		if errors.Is(err, io.EOF) {
 			return names, files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if files[h.Name], err = io.ReadAll(r); err != nil {
 			t.Fatal(err)
 		}
@@ -36,15 +36,11 @@ func read(t *testing.T, archive []byte) (names []string, files map[string][]byte
 
 func TestWrite(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(program, []byte("ELF"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(program, []byte("ELF"), 0o600))
 	i := Image{Name: "x.test/y:1", Files: map[string]string{"bin/b": program, "bin/a": program, "z": program}, Env: []string{"PATH=/bin"}, Entrypoint: []string{"/bin/a"}, Cmd: []string{"run"}}
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
-		if err := i.Write(out); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, i.Write(out))
 	}
 	if !bytes.Equal(first.Bytes(), second.Bytes()) {
 		t.Error("the same files make different archives")
@@ -68,9 +64,7 @@ func TestWrite(t *testing.T) {
 			DiffIDs []string `json:"diff_ids"`
 		}
 	}
-	if err := json.Unmarshal(files[m.Config], &config); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(files[m.Config], &config))
 	if diff := cmp.Diff([]string{"sha256:" + digest(files["layer.tar"])}, config.RootFS.DiffIDs); diff != "" {
 		t.Error(diff)
 	}
@@ -86,13 +80,9 @@ func TestWrite(t *testing.T) {
 // What is put over a base is a layer of its own, so that images of one base share it.
 func TestWriteOverBase(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base.tar")
-	if err := os.WriteFile(base, []byte("a tar"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(base, []byte("a tar"), 0o600))
 	var out bytes.Buffer
-	if err := (Image{Name: "x.test/y:1", Base: base, Contents: map[string][]byte{"z": nil}}).Write(&out); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, (Image{Name: "x.test/y:1", Base: base, Contents: map[string][]byte{"z": nil}}).Write(&out))
 	_, files := read(t, out.Bytes())
 	var manifest []struct {
 		Config string

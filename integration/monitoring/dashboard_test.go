@@ -52,7 +52,7 @@ type step struct {
 func panels(t *testing.T) []panel {
 	t.Helper()
 	var d struct{ Panels []panel }
-	testutil.Must(t, json.Unmarshal([]byte(read(t, dashboardSample)), &d))
+	testutil.Must(t, json.Unmarshal([]byte(testutil.ReadFile(t, dashboardSample)), &d))
 	return d.Panels
 }
 
@@ -129,7 +129,7 @@ func TestDashboardIsWhole(t *testing.T) {
 		}
 		Templating struct{ List []struct{ Name, Type string } }
 	}
-	testutil.Must(t, json.Unmarshal([]byte(read(t, dashboardSample)), &d))
+	testutil.Must(t, json.Unmarshal([]byte(testutil.ReadFile(t, dashboardSample)), &d))
 	if d.UID == "" || d.Title == "" || len(d.Templating.List) != 2 || d.Templating.List[0].Name != "datasource" {
 		t.Errorf("uid %q, title %q, variables %v", d.UID, d.Title, d.Templating.List)
 	}

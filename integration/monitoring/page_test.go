@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // unitsOfPage are what testdata/dashboard.html can write numbers in.
@@ -113,15 +115,11 @@ func expressions(value any) (out []string) {
 
 // TestPageShowsDashboard holds that the picture has every expression of the dashboard, and that what cannot be drawn is an error.
 func TestPageShowsDashboard(t *testing.T) {
-	frame := read(t, "testdata/dashboard.html")
+	frame := testutil.ReadFile(t, "testdata/dashboard.html")
 	text, err := page(panels(t), frame, time.Unix(1, 0), time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var d any
-	if err := json.Unmarshal([]byte(read(t, dashboardSample)), &d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal([]byte(testutil.ReadFile(t, dashboardSample)), &d))
 	all := expressions(d)
 	for _, expr := range all {
 		quoted, err := json.Marshal(filled(expr))
@@ -155,7 +153,7 @@ var variable = regexp.MustCompile(`\$\w+`)
 func TestDashboardsParse(t *testing.T) {
 	for _, file := range []string{dashboardSample, "../../fleet/conf/zones-dashboard.json"} {
 		var d any
-		if err := json.Unmarshal([]byte(read(t, file)), &d); err != nil {
+		if err := json.Unmarshal([]byte(testutil.ReadFile(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		var rules []object
@@ -163,13 +161,9 @@ func TestDashboardsParse(t *testing.T) {
 			rules = append(rules, object{"record": fmt.Sprintf("query_%d", i), "expr": variable.ReplaceAllString(filled(expr), "all")})
 		}
 		text, err := yaml.Marshal(object{"groups": []object{{"name": filepath.Base(file), "rules": rules}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		asRules := filepath.Join(t.TempDir(), "rules.yaml")
-		if err := os.WriteFile(asRules, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(asRules, text, 0o600))
 		out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", asRules).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), fmt.Sprintf("%d rules found", len(rules))) || len(rules) < 5 {
 			t.Errorf("%s, %d expressions: %v\n%s", file, len(rules), err, out)

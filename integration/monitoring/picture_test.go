@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // What the picture shows: two minutes of load but for the first seconds, in which rates only begin. In the middle a firewall keeps pods
@@ -52,10 +53,8 @@ func TestPicture(t *testing.T) {
 	pass(time.Until(begun.Add(loadFor + time.Second)))
 	s.wantDashboard()
 	end := begun.Add(loadFor)
-	text, err := page(panels(t), read(t, "testdata/dashboard.html"), end, shown)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := page(panels(t), testutil.ReadFile(t, "testdata/dashboard.html"), end, shown)
+	testutil.Must(t, err)
 	s.write("consoles/dashboard.html", text)
 	s.wantDrawn(end)
 	s.browse("--screenshot=" + s.path("dashboard.png"))
@@ -67,14 +66,10 @@ func TestPicture(t *testing.T) {
 func oneJob(t *testing.T) string {
 	t.Helper()
 	var conf object
-	if err := yaml.Unmarshal([]byte(config(t)), &conf); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.Unmarshal([]byte(config(t)), &conf))
 	conf["scrape_configs"] = conf["scrape_configs"].([]any)[:1]
 	text, err := yaml.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(text)
 }
 
@@ -85,9 +80,7 @@ func (s *stand) load() <-chan string {
 	tcp := stream
 	tcp.Name, tcp.Way, tcp.Rate = "tcp", load.OneShot, 20
 	plan, err := json.Marshal(load.Plan{Streams: []load.Stream{stream, tcp}, Duration: loadFor / 2})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	out := make(chan string, 1)
 	go func() {
 		var told []string
@@ -135,9 +128,7 @@ func (s *stand) wantDrawn(end time.Time) {
 	graphs, numbers := 0, 0
 	for _, p := range panels(s.t) {
 		d, err := p.draw()
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testutil.Must(s.t, err)
 		switch d.Kind {
 		case "stat":
 			numbers++
@@ -184,23 +175,15 @@ func unix(t time.Time) string { return fmt.Sprintf("%.3f", float64(t.UnixMilli()
 func (s *stand) keep(file string) {
 	s.t.Helper()
 	f, err := os.Open(s.path("dashboard.png"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	defer f.Close()
 	picture, err := png.Decode(f)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	var out bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, picture); err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, picture))
 	if out.Len() > mostBytes {
 		s.t.Errorf("the picture has %d bytes, more than %d", out.Len(), mostBytes)
 	}
-	if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, os.WriteFile(file, out.Bytes(), 0o644))
 	s.t.Logf("%s: %v, %d bytes", file, picture.Bounds().Size(), out.Len())
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -32,11 +31,7 @@ type object = map[string]any
 
 func readYAML(t *testing.T, file string) (out object) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &out); err != nil {
+	if err := yaml.Unmarshal([]byte(testutil.ReadFile(t, file)), &out); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
 	return out
@@ -77,15 +72,11 @@ func config(t *testing.T) string {
 		j.job["static_configs"] = discovered(j.ip)
 	}
 	alerts, err := filepath.Abs(alertsSample)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	conf["scrape_configs"], conf["rule_files"] = []any{job, second}, []string{alerts}
 	conf["global"] = object{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
 	text, err := yaml.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(text)
 }
 

@@ -2,13 +2,14 @@ package monitoring
 
 import (
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestRules has promtool check the alerts, and run the tests of each.
@@ -25,7 +26,7 @@ func TestRules(t *testing.T) {
 				t.Errorf("promtool %s rules %s: %v\n%s", verb, file, err, out)
 			}
 		}
-		tested := read(t, tests)
+		tested := testutil.ReadFile(t, tests)
 		for _, a := range alerts(t, file) {
 			name, _ := a["alert"].(string)
 			if name == "" || names[name] {
@@ -56,7 +57,7 @@ func TestRules(t *testing.T) {
 // The query by which a rollout halts is one of the tests that promtool runs.
 func TestRolloutHalts(t *testing.T) {
 	const query = `ALERTS{alertname=~"Neardns.*", alertstate="firing"}`
-	if !strings.Contains(read(t, "../../docs/rollout.md"), "'"+query+"'") || !strings.Contains(read(t, "../../conf/alerts_test.yaml"), "- expr: "+query+"\n") {
+	if !strings.Contains(testutil.ReadFile(t, "../../docs/rollout.md"), "'"+query+"'") || !strings.Contains(testutil.ReadFile(t, "../../conf/alerts_test.yaml"), "- expr: "+query+"\n") {
 		t.Errorf("docs/rollout.md and conf/alerts_test.yaml must both have %s", query)
 	}
 }
@@ -72,15 +73,6 @@ func alerts(t *testing.T, file string) (out []object) {
 		}
 	}
 	return out
-}
-
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // Metrics of ours that no alert is about, and why.
@@ -139,9 +131,7 @@ var metricName = regexp.MustCompile(`\b(?:neardns|coredns|process|go)_\w+`)
 func (s *stand) wantCovered() {
 	s.t.Helper()
 	var names []string
-	if err := s.api("label/__name__/values", nil, &names); err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, s.api("label/__name__/values", nil, &names))
 	sources := s.Host.Run("sh", "-c", "cat ../../internal/telemetry/*.go ../../agent/internal/lifecycle/*.go ../../agent/internal/hostsfile/*.go")
 	for name := range ofAnother {
 		if slices.Contains(names, name) || !strings.Contains(sources, strings.TrimPrefix(name, "neardns_")+`"`) {

@@ -65,9 +65,7 @@ func newStand(t *testing.T) *stand {
 func (s *stand) nodeConfig(cluster string) string {
 	s.t.Helper()
 	list, err := json.Marshal(s.ClusterDNS())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testutil.Must(s.t, err)
 	if cluster != "" {
 		cluster = ", cluster: [" + cluster + "]"
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // set makes the programs of a set in a folder of its own.
@@ -20,9 +22,7 @@ func TestBuilds(t *testing.T) {
 	t.Setenv(built, "")
 	s := set(t, "neardns")
 	for range 2 {
-		if err := s.make(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.make())
 	}
 	cmd := exec.CommandContext(t.Context(), s.Path("neardns"))
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
@@ -38,14 +38,10 @@ func TestBuilds(t *testing.T) {
 // What make built is taken, and the rest is built.
 func TestTakesWhatIsBuilt(t *testing.T) {
 	made := t.TempDir()
-	if err := os.WriteFile(filepath.Join(made, "neardns-agent"), []byte("an agent"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(made, "neardns-agent"), []byte("an agent"), 0o755))
 	t.Setenv(built, made)
 	s := set(t, "neardns-agent", "neardns")
-	if err := s.make(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, s.make())
 	if text, err := os.ReadFile(s.Path("neardns-agent")); err != nil || string(text) != "an agent" {
 		t.Errorf("%q, %v", text, err)
 	}

@@ -35,9 +35,7 @@ func TestPush(t *testing.T) {
 		"images/kustomization.yaml": {"neardns-agent", "neardns-controller", "neardns-edge", "neardns-plugin"},
 	} {
 		text, err := os.ReadFile(filepath.Join(r.out, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, name := range names {
 			digest, architectures := pulled(t, address, name, "v0.1.0")
 			if !strings.Contains(string(text), digest) || !strings.Contains(string(text), to) {
@@ -82,9 +80,7 @@ func writeLayout(t *testing.T, i image) string {
 	dir := t.TempDir()
 	blob := func(v any, mediaType string) map[string]any {
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		sum := fmt.Sprintf("%x", sha256.Sum256(text))
 		testutil.Must(t, os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755))
 		testutil.Must(t, os.WriteFile(filepath.Join(dir, "blobs/sha256", sum), text, 0o644))
@@ -102,9 +98,7 @@ func writeLayout(t *testing.T, i image) string {
 	index := blob(map[string]any{"schemaVersion": 2, "mediaType": oci + "index.v1+json", "manifests": manifests}, oci+"index.v1+json")
 	index["annotations"] = map[string]string{"org.opencontainers.image.ref.name": i.tag}
 	top, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []any{index}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "index.json"), top, 0o644))
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644))
 	return dir
@@ -114,9 +108,7 @@ func writeLayout(t *testing.T, i image) string {
 func serveRegistry(t *testing.T) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	address = l.Addr().String()
 	testutil.Must(t, l.Close())
 	conf := filepath.Join(t.TempDir(), "conf.yaml")
@@ -141,14 +133,10 @@ func serveRegistry(t *testing.T) (address string) {
 func pulled(t *testing.T, address, name, tag string) (digest string, architectures int) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://%s/v2/dns/%s/manifests/%s", address, name, tag), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	request.Header.Set("Accept", "application/vnd.oci.image.index.v1+json")
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer func() { _ = answer.Body.Close() }()
 	var index struct{ Manifests []any }
 	if err := json.NewDecoder(answer.Body).Decode(&index); err != nil || answer.StatusCode != http.StatusOK {

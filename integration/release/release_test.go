@@ -107,9 +107,7 @@ func TestRefuses(t *testing.T) {
 func listed(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -140,18 +138,14 @@ func TestPack(t *testing.T) {
 		t.Error("two archives of the same files differ")
 	}
 	z, err := gzip.NewReader(bytes.NewReader(archives[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var got []string
 	for a := tar.NewReader(z); ; {
 		h, err := a.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		got = append(got, h.Name+" "+h.FileInfo().Mode().String())
 	}
 	if want := []string{"x/program -rwxr-xr-x", "x/text -rw-r--r--"}; !slices.Equal(got, want) {
@@ -224,9 +218,7 @@ func TestInstalled(t *testing.T) {
 // The line that the list of packages is read from is the image's own.
 func TestCopiedPackages(t *testing.T) {
 	text, err := os.ReadFile("../../Dockerfile.agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if line := copied.FindSubmatch(text); line == nil || !slices.Contains(strings.Fields(string(line[1])), "iptables") {
 		t.Errorf("%s", line)
 	}

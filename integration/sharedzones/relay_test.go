@@ -34,9 +34,7 @@ func TestRelay(t *testing.T) {
 	go func() { ended <- server.ActivateAndServe() }()
 	t.Cleanup(func() { _ = server.Shutdown(); <-ended })
 	r, err := newRelay(l.Addr().(*net.TCPAddr).AddrPort(), "z.", func(d time.Duration) { delayed.CompareAndSwap(false, d == delay) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer r.close() // may be called again
 
 	update := func(names ...string) *dns.Msg {

@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/integration/bench/workload"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) {
@@ -45,9 +46,7 @@ type server struct {
 func serve(t *testing.T, answer func(n int, right *dns.Msg, send func(*dns.Msg)) *dns.Msg) *server {
 	t.Helper()
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_ = conn.SetReadBuffer(4 << 20)
 	s := &server{conn: conn, answer: answer, names: map[string]int{}}
 	var wg sync.WaitGroup
@@ -117,20 +116,14 @@ func askWith(t *testing.T, s *server, l Load, meanwhile func(*os.Process)) *Resu
 		l.Workload = "W1"
 	}
 	in, err := json.Marshal(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	cmd := exec.CommandContext(t.Context(), self, Verb)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // the race detector's default is a second at each end
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &stdout, &stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, cmd.Start())
 	go meanwhile(cmd.Process)
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%+v: %v\n%s", l, err, stderr.String())

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/integration/bench/workload"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestHistogram(t *testing.T) {
@@ -35,9 +36,7 @@ func TestHistogram(t *testing.T) {
 		}
 	}
 	data, err := json.Marshal(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var back Histogram
 	if err := json.Unmarshal(data, &back); err != nil || back != h || back.Count() != 10_000 {
 		t.Errorf("%v, %d", err, back.Count())
@@ -63,13 +62,9 @@ func TestHistogram(t *testing.T) {
 func right(t testing.TB, q *workload.Question) []byte {
 	t.Helper()
 	var m dns.Msg
-	if err := m.Unpack(append([]byte{0, 7}, q.Wire...)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, m.Unpack(append([]byte{0, 7}, q.Wire...)))
 	out, err := workload.Answer(&m).Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return out
 }
 
@@ -77,9 +72,7 @@ func right(t testing.TB, q *workload.Question) []byte {
 func TestCheck(t *testing.T) {
 	for _, name := range workload.Names {
 		w, err := workload.New(name, 1, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		var before []byte
 		for i := range min(len(w.Questions), 40) {
 			q := &w.Questions[i]
@@ -88,9 +81,7 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s, %s: %s", name, q.Name, got)
 			}
 			var m dns.Msg
-			if err := m.Unpack(answer); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, m.Unpack(answer))
 			m.Compress = false
 			if long, err := m.Pack(); err != nil || check(long, q, 0) != "" {
 				t.Errorf("%s, %s: uncompressed: %v %s", name, q.Name, err, check(long, q, 0))
@@ -113,9 +104,7 @@ func FuzzCheck(f *testing.F) {
 	var questions []workload.Question
 	for _, name := range []string{"W1", "W2", "W4", "W5", workload.Miss} {
 		w, err := workload.New(name, 1, true)
-		if err != nil {
-			f.Fatal(err)
-		}
+		testutil.Must(f, err)
 		questions = append(questions, w.Questions[0])
 		f.Add(len(questions)-1, right(f, &w.Questions[0]))
 	}

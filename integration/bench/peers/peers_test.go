@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var place = Place{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.11"), "/a/folder"}
@@ -14,9 +16,7 @@ var place = Place{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	if err := os.WriteFile(filepath.Join(dir, "unbound"), nil, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(filepath.Join(dir, "unbound"), nil, 0o700))
 	at := place
 	at.Dir = dir
 	args, err := Unbound().Write(at, "more\n")
@@ -37,9 +37,7 @@ func TestWrite(t *testing.T) {
 func TestConfig(t *testing.T) {
 	for _, p := range All() {
 		text, err := p.Config(place)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, want := range []string{"169.254.20.10", "10.96.0.10", "10.96.0.11"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: no %s", p.Name, want)
@@ -63,9 +61,7 @@ func TestConfig(t *testing.T) {
 func TestCommand(t *testing.T) {
 	dir := t.TempDir()
 	for _, p := range All() {
-		if err := os.WriteFile(filepath.Join(dir, p.Program), nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, p.Program), nil, 0o700))
 	}
 	t.Setenv("PATH", dir)
 	for _, p := range All() {

@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func mustNew(t *testing.T, name string, seed uint64) *Workload {
 	t.Helper()
 	w, err := New(name, seed, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return w
 }
 
@@ -44,9 +44,7 @@ func TestQuestions(t *testing.T) {
 	for _, name := range Names {
 		for _, q := range mustNew(t, name, 1).Questions {
 			var m dns.Msg
-			if err := m.Unpack(append([]byte{0x12, 0x67}, q.Wire...)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, m.Unpack(append([]byte{0x12, 0x67}, q.Wire...)))
 			if len(m.Question) != 1 || !m.RecursionDesired || m.Question[0] != (dns.Question{Name: q.Name + ".", Qtype: q.Type, Qclass: dns.ClassINET}) {
 				t.Fatalf("%s: %v", q.Name, &m)
 			}
@@ -106,9 +104,7 @@ func TestShares(t *testing.T) {
 		}
 	}
 	full, err := New("W3", 1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if n := len(full.Questions); n < 8_000 || n > 20_200 {
 		t.Errorf("W3 in full has %d questions", n)
 	}

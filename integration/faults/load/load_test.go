@@ -10,6 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -99,9 +101,7 @@ func TestJudge(t *testing.T) {
 		m := answer(new(dns.Msg).SetQuestion(name, dns.TypeA), 7, "192.0.2.10")
 		c.change(m)
 		wire, err := m.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if got, reason := judge(wire, name, dns.TypeA, self); got != c.want || (reason == "") != (got == Cache || got == Direct) {
 			t.Errorf("%s: %c (%s), want %c", what, got, reason, c.want)
 		}
@@ -124,9 +124,7 @@ func TestUnsigned(t *testing.T) {
 			m := answer(new(dns.Msg).SetQuestion(name, dns.TypeA), 7, "192.0.2.10")
 			change(m)
 			wire, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			l.send(i)
 			o, reason := judge(wire, name, dns.TypeA, netip.MustParseAddr("10.244.1.2"))
 			l.answer(i, o, reason)

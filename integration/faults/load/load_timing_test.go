@@ -93,13 +93,9 @@ func (s *server) runFor(t *testing.T, way Way, rate int, d, patience time.Durati
 	in, err := json.Marshal(Plan{Duration: d, Streams: []Stream{{
 		Name: "s", Way: way, Server: s.at, Zone: "z.test", Label: "n", Names: 5, Rate: rate, Sockets: 4, Patience: patience,
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var out bytes.Buffer
-	if err := Generate(bytes.NewReader(in), &out); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, Generate(bytes.NewReader(in), &out))
 	begun, rest, _ := strings.Cut(out.String(), "\n")
 	var r Result
 	if err := json.Unmarshal([]byte(rest), &r); err != nil || begun != Begun || len(r.Books) != 1 {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A cited test of these packages has to run and must not be skipped; one of other packages, tags or names is another target's.
@@ -19,12 +21,8 @@ func TestCited(t *testing.T) {
 			"func TestSkipped(t *testing.T) {}\nfunc TestNever(t *testing.T) {}\n",
 		"a/timed_test.go": "//go:build timing\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
 	} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o700))
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	const module = "example.com/owner/repository/"
 	for name, tc := range map[string]struct {
@@ -48,9 +46,7 @@ func TestCited(t *testing.T) {
 				r.add(e)
 			}
 			tests, err := citedTests(tc.o, []string{module + "a"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if d := cmp.Diff(tc.want, r.missing(tests)); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}

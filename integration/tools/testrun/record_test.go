@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -15,10 +14,9 @@ func TestRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "runs")
 	testutil.Must(t, record(t.Context(), file, "0.50", true, 5*time.Minute))
 	testutil.Must(t, record(t.Context(), file, "2.00", false, time.Hour))
-	text, err := os.ReadFile(file)
-	testutil.Must(t, err)
+	text := testutil.ReadFile(t, file)
 	const line = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| \S.* \| load `
-	if !regexp.MustCompile(`^` + line + `0.50 before, \S+ after \| passed \| 5m0s\n` + line + `2.00 before, \S+ after \| FAILED \| 1h0m0s\n$`).Match(text) {
+	if !regexp.MustCompile(`^` + line + `0.50 before, \S+ after \| passed \| 5m0s\n` + line + `2.00 before, \S+ after \| FAILED \| 1h0m0s\n$`).MatchString(text) {
 		t.Errorf("recorded:\n%s", text)
 	}
 }

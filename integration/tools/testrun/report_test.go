@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -33,97 +34,71 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-// What `go test -json` prints, and what the report makes of it.
+// printed is what `go test -json` prints of package p. A test ends by its last word; an output stands in quotes.
+func printed(t *testing.T, lines ...string) string {
+	t.Helper()
+	var out strings.Builder
+	for _, line := range lines {
+		if strings.HasPrefix(line, "{") {
+			out.WriteString(line + "\n")
+			continue
+		}
+		e := event{Package: "p"}
+		e.Action, line, _ = strings.Cut(line, " ")
+		e.Test, e.Output, _ = strings.Cut(line, " ")
+		text, err := json.Marshal(e)
+		testutil.Must(t, err)
+		out.Write(append(text, '\n'))
+	}
+	return out.String()
+}
+
+// TestReport has events as `go test -json` prints them.
 func TestReport(t *testing.T) {
 	tests := map[string]struct {
-		events  string
+		events  []string
 		allowed string
 		ci      bool
 		want    []string // lines at the end of the report
 		ok      bool
 	}{
 		"subtests count, their parent does not": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"pass","Package":"p","Test":"TestA/one"}
-{"Action":"run","Package":"p","Test":"TestA/two"}
-{"Action":"pass","Package":"p","Test":"TestA/two"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p"}`,
-			want: []string{"2 passed, 0 failed, 0 skipped"}, ok: true,
+			events: []string{"run TestA", "run TestA/one", "pass TestA/one", "run TestA/two", "pass TestA/two", "pass TestA", "pass"},
+			want:   []string{"2 passed, 0 failed, 0 skipped"}, ok: true,
 		},
 		"a subtest with slashes in its name": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/ipv4/udp"}
-{"Action":"pass","Package":"p","Test":"TestA/ipv4/udp"}
-{"Action":"run","Package":"p","Test":"TestA/ipv6/udp"}
-{"Action":"fail","Package":"p","Test":"TestA/ipv6/udp"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`,
-			want: []string{"failed   p TestA/ipv6/udp", "1 passed, 1 failed, 0 skipped"},
+			events: []string{"run TestA", "run TestA/ipv4/udp", "pass TestA/ipv4/udp", "run TestA/ipv6/udp", "fail TestA/ipv6/udp", "fail TestA", "fail"},
+			want:   []string{"failed   p TestA/ipv6/udp", "1 passed, 1 failed, 0 skipped"},
 		},
 		"a failed subtest fails once": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"output","Package":"p","Test":"TestA/one","Output":"    a_test.go:7: wrong\n"}
-{"Action":"fail","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}`,
-			want: []string{"failed   p TestA/one", "0 passed, 1 failed, 0 skipped"},
+			events: []string{"run TestA", "run TestA/one", "output TestA/one     a_test.go:7: wrong\n", "fail TestA/one", "fail TestA", "fail"},
+			want:   []string{"failed   p TestA/one", "0 passed, 1 failed, 0 skipped"},
 		},
 		"a test that the package's end cut off": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestB"}
-{"Action":"output","Package":"p","Test":"TestB","Output":"panic: oh\n"}
-{"Action":"fail","Package":"p"}`,
-			want: []string{"failed   p TestB", "1 passed, 1 failed, 0 skipped"},
+			events: []string{"run TestA", "pass TestA", "run TestB", "output TestB panic: oh\n", "fail"},
+			want:   []string{"failed   p TestB", "1 passed, 1 failed, 0 skipped"},
 		},
 		"a failed test that was run again": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p"}`,
-			want: []string{"failed   p TestA", "0 passed, 1 failed, 0 skipped"},
+			events: []string{"run TestA", "fail TestA", "fail", "run TestA", "pass TestA", "pass"},
+			want:   []string{"failed   p TestA", "0 passed, 1 failed, 0 skipped"},
 		},
 		"a parent that failed itself, whose other subtests were run in a second job": {
-			events: `{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/one"}
-{"Action":"pass","Package":"p","Test":"TestA/one"}
-{"Action":"fail","Package":"p","Test":"TestA"}
-{"Action":"fail","Package":"p"}
-{"Action":"run","Package":"p","Test":"TestA"}
-{"Action":"run","Package":"p","Test":"TestA/two"}
-{"Action":"pass","Package":"p","Test":"TestA/two"}
-{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"pass","Package":"p"}`,
-			want: []string{"failed   p TestA", "2 passed, 1 failed, 0 skipped"},
+			events: []string{"run TestA", "run TestA/one", "pass TestA/one", "fail TestA", "fail", "run TestA", "run TestA/two", "pass TestA/two", "pass TestA", "pass"},
+			want:   []string{"failed   p TestA", "2 passed, 1 failed, 0 skipped"},
 		},
 		"a package that does not build": {
-			events: `{"Action":"run","Package":"q","Test":"TestA"}
-{"Action":"pass","Package":"q","Test":"TestA"}
-{"ImportPath":"p [p.test]","Action":"build-output","Output":"p/a.go:1: oh\n"}
-{"ImportPath":"p [p.test]","Action":"build-fail"}
-{"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}`,
+			events: []string{`{"Action":"run","Package":"q","Test":"TestA"}`, `{"Action":"pass","Package":"q","Test":"TestA"}`,
+				`{"ImportPath":"p [p.test]","Action":"build-output","Output":"p/a.go:1: oh\n"}`, `{"ImportPath":"p [p.test]","Action":"build-fail"}`,
+				`{"Action":"fail","Package":"p","FailedBuild":"p [p.test]"}`},
 			want: []string{"1 passed, 1 failed, 0 skipped"},
 		},
 		"skips with their reasons, outside CI": {
-			events: `{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"output","Package":"p","Test":"TestB","Output":"SKIP-REASON: TestB: needs root\n"}
-{"Action":"output","Package":"p","Test":"TestB","Output":"    t.go:2: something else\n"}
-{"Action":"skip","Package":"p","Test":"TestB"}
-{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: no dummy links here\n"}
-{"Action":"skip","Package":"p","Test":"TestC"}
-{"Action":"pass","Package":"p"}`,
+			events: []string{"pass TestA", "output TestB SKIP-REASON: TestB: needs root\n", "output TestB     t.go:2: something else\n", "skip TestB",
+				"output TestC     c_test.go:9: no dummy links here\n", "skip TestC", "pass"},
 			want: []string{"skipped  p TestB: needs root", "skipped  p TestC: no dummy links here", "1 passed, 0 failed, 2 skipped"}, ok: true,
 		},
 		"skips in CI, one of them allowed": {
-			events: `{"Action":"pass","Package":"p","Test":"TestA"}
-{"Action":"output","Package":"p","Test":"TestC","Output":"    c_test.go:9: no dummy links here\n"}
-{"Action":"skip","Package":"p","Test":"TestC"}
-{"Action":"skip","Package":"p","Test":"TestD"}`,
+			events:  []string{"pass TestA", "output TestC     c_test.go:9: no dummy links here\n", "skip TestC", "skip TestD"},
 			allowed: "no dummy links", ci: true,
 			want: []string{
 				"skipped  p TestC: no dummy links here",
@@ -137,7 +112,7 @@ func TestReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			r := newReport(&out)
-			testutil.Must(t, readEvents(strings.NewReader(tc.events), r.stray, r.add))
+			testutil.Must(t, readEvents(strings.NewReader(printed(t, tc.events...)), r.stray, r.add))
 			out.Reset()
 			var allowed []*regexp.Regexp
 			if tc.allowed != "" {
