@@ -211,7 +211,8 @@ func (d *datagrams) hand(i int) {
 		<-time.After(fullPoll)
 	}
 	src := d.in.from[i].client()
-	if !d.p.quota.take(src) {
+	if quota := d.p.quota; !quota.take(&quota.packets, src) {
+		quota.dropped.Add(1)
 		return
 	}
 	q := &datagram{of: d, source: src, to: d.in.from[i], toSize: d.in.headers[i].header.Namelen,
@@ -303,7 +304,7 @@ type datagram struct {
 // serve runs the query through the plugin chain.
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
-	defer q.of.p.quota.give(q.source)
+	defer q.of.p.quota.give(&q.of.p.quota.packets, q.source)
 	q.Base = responsewriter.Base{Local: net.UDPAddrFromAddrPort(q.of.p.at), Remote: q.to.udp()}
 	wire := q.question
 	q.question = nil

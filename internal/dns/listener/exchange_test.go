@@ -97,10 +97,7 @@ var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 // TestObserver: each query is reported once, whichever handler answers it, over UDP and TCP.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
-	size := func(m *dns.Msg) int {
-		b := packed(t, m)
-		return len(b)
-	}
+	size := func(m *dns.Msg) int { return len(packed(t, m)) }
 	kept := question("a.example.org.", dns.TypeA)
 	for name, tc := range map[string]struct {
 		do    func(w dns.ResponseWriter, q *dns.Msg)
@@ -230,8 +227,7 @@ func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 // TestFirstDrains: a connection that only the handler before the chain answers ends with its server, and right after an answer.
 func TestFirstDrains(t *testing.T) {
 	first := &shelf{name: "known.example.org."}
-	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: first}).build, nil))
+	s, cfg := serve(t, nil, &handler{do: answer, first: first})
 	conn := dial(t, "tcp", addressOf(cfg))
 	for range 3 {
 		testutil.Must(t, conn.WriteMsg(question("known.example.org.", dns.TypeA)))

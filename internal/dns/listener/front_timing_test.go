@@ -5,7 +5,6 @@ package listener
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -28,8 +27,7 @@ func TestTimingDeafClient(t *testing.T) {
 // TestTimingIdleConnectionEnds: an idle connection delays the server's end by less than maxDrain.
 // State: TestFirstDrains (this package).
 func TestTimingIdleConnectionEnds(t *testing.T) {
-	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: &shelf{name: "known.example.org."}}).build, nil))
+	s, cfg := serve(t, nil, &handler{do: answer, first: &shelf{name: "known.example.org."}})
 	conn := dial(t, "tcp", addressOf(cfg))
 	testutil.Must(t, conn.WriteMsg(question("known.example.org.", dns.TypeA)))
 	if _, err := conn.ReadMsg(); err != nil {
@@ -46,28 +44,18 @@ func TestTimingIdleConnectionEnds(t *testing.T) {
 // State: TestPipedStop (this package).
 func TestTimingPipedStop(t *testing.T) {
 	h := newHeld()
-	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
+	s, cfg := serve(t, nil, &h.handler)
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
-	done := make(chan error, 1)
-	go func() { done <- s.Stop() }()
-	_, tcp := halves(t, s)
-	waitFor(t, "connections end", func() bool {
-		tcp.conns.mu.Lock()
-		defer tcp.conns.mu.Unlock()
-		return tcp.conns.draining
-	})
+	done := stopping(t, s)
 	close(h.free)
 	begun := time.Now()
 	wantIDs(t, conn, 1)
 	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) || time.Since(begun) > maxIdle/2 {
 		t.Errorf("after the last answer: %v after %s", err, time.Since(begun))
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, <-done)
 }
 
 // TestTimingNoDescriptors: a connection that cannot be accepted costs next to no CPU time.

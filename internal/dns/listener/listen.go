@@ -38,8 +38,7 @@ func (e *BusyError) Unwrap() error { return e.Err }
 
 // rootCause returns the errno, without the address that package net adds: the message has the address already.
 func rootCause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno
 	}
 	return err
@@ -91,7 +90,7 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 	}
 	f, err := open(ctx, protocol, at, transparent)
 	if err != nil {
-		return nil, err
+		return nil, &BusyError{Address: at, Protocol: protocol, Err: err}
 	}
 	defer f.Close()
 	return s.newPoint(protocol, at, f)
@@ -102,14 +101,13 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 // queries, and the mistake would go unnoticed.
 func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
 	f, err := bind(ctx, protocol, at, options{transparent: transparent})
-	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
-		return f, asBusy(protocol, at, err)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return f, err
 	}
-	exact, wildcard, procErr := procnet.Bound(protocol, at)
-	if procErr == nil && !exact && wildcard {
-		f, err = bind(ctx, protocol, at, options{transparent: transparent, share: true})
+	if exact, wildcard, procErr := procnet.Bound(protocol, at); procErr != nil || exact || !wildcard {
+		return nil, err
 	}
-	return f, asBusy(protocol, at, err)
+	return bind(ctx, protocol, at, options{transparent: transparent, share: true})
 }
 
 // options are socket options that are set before the socket is bound.
@@ -139,13 +137,6 @@ func bind(ctx context.Context, protocol string, ap netip.AddrPort, o options) (*
 	}
 	defer s.Close()
 	return s.File()
-}
-
-func asBusy(protocol string, ap netip.AddrPort, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &BusyError{Address: ap, Protocol: protocol, Err: err}
 }
 
 func (o options) set(fd int, is4 bool) error {

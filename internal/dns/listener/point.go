@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/internal/dns/fairshare"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/resourceerr"
 )
@@ -43,16 +41,14 @@ const (
 )
 
 // point is a listening socket, for one address and protocol, with the plugin chain that answers its queries. The point stays while one
-// chain replaces another. It owns the socket and its connections. Over TCP, the DNS library's server runs the connections, as in CoreDNS,
-// and reader reads their queries.
+// chain replaces another. It owns the socket and its connections.
 type point struct {
 	protocol string // udp, tcp
 	at       netip.AddrPort
 	log      *slog.Logger
 	socket   socket
-	server   *dns.Server // over TCP
-	udp      *datagrams  // over UDP
-	observer Observer    // nil: none
+	udp      *datagrams // over UDP
+	observer Observer   // nil: none
 	workers  *workers
 	chain    atomic.Pointer[led]
 	pauser   pauser
@@ -96,38 +92,29 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 		return nil, errors.Join(fmt.Errorf("the socket is a %T", l), l.Close())
 	}
 	p.socket = listener
-	p.server = &dns.Server{Net: protocol, Handler: p, Listener: acceptor{listener, p}, MaxTCPQueries: -1,
-		ReadTimeout: maxRead, IdleTimeout: func() time.Duration { return maxBetween },
-		DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
 	return p, nil
 }
 
-// serve starts to read and answer queries in the background, until the point ends or its socket is dead. It returns as soon as the point
-// reads. gone is called when the point has ended.
+// serve starts to read and answer queries in the background, until the point ends or its socket is dead. gone is called when the point has
+// ended.
 func (p *point) serve(c *serving, gone func()) {
 	p.lead(c)
-	started := make(chan struct{})
-	begun := sync.OnceFunc(func() { close(started) })
 	go func() { // ends with the socket
-		if err := p.read(begun); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := p.read(); err != nil && !errors.Is(err, net.ErrClosed) {
 			p.log.Error("listening socket failed and is closed; other sockets stay", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
-		begun()
 		gone() // first: once ended is closed, Stop returns, and Done's channel must be closed by then
 		close(p.ended)
 	}()
-	<-started
 }
 
-// read reads and answers queries until the point ends or its socket is dead. It calls begun when it starts to read.
-func (p *point) read(begun func()) error {
-	if conn, ok := p.socket.(*net.UDPConn); ok {
-		defer conn.Close()
-		begun()
-		return p.udp.serve()
+// read reads and answers queries until the point ends or its socket is dead.
+func (p *point) read() error {
+	defer p.socket.Close()
+	if listener, ok := p.socket.(*net.TCPListener); ok {
+		return p.accept(listener)
 	}
-	p.server.NotifyStartedFunc = begun
-	return p.server.ActivateAndServe()
+	return p.udp.serve()
 }
 
 // bufferBytes is the size of a UDP socket's receive buffer, as the kernel counts: about 5,400 queries, or 270 ms of 20,000 queries a
@@ -169,11 +156,6 @@ func (p *point) enter() *led {
 		}
 		// The chain was retired after Load returned it. Another chain has replaced it, so load again.
 	}
-}
-
-// ServeDNS answers one query.
-func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	p.ask(fairshare.Client(w.RemoteAddr()), w, r)
 }
 
 func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
@@ -240,7 +222,7 @@ func (p *point) waiting() (n int) {
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {
-		// Close it now: the library would do so only after the last connection, and more clients would connect meanwhile.
+		// Close it now, not after the last connection: more clients would connect meanwhile.
 		_ = p.socket.Close()
 	}
 	tick := time.NewTicker(maxIdle / 10)
@@ -259,59 +241,45 @@ func (p *point) end() error {
 	}
 	// A client that always has queries on their way would keep its connection, and so the point, without end.
 	p.conns.drain(begun.Add(maxIdle), true)
-	ctx, cancel := context.WithTimeout(context.Background(), maxCut)
-	defer cancel()
-	if p.server != nil {
-		_ = p.server.ShutdownContext(ctx) // whether it has worked is seen by p.ended below
-	}
 	_ = p.socket.Close()
 	select {
 	case <-p.ended:
 		return nil
-	case <-ctx.Done():
+	case <-time.After(maxCut):
 		return fmt.Errorf("%s %s is still served after %s", p.protocol, p.at, maxDrain+maxCut)
 	}
 }
 
-// reader reads a TCP connection's queries for the DNS library's server. It records when a query arrives, so that end closes a connection
-// between two queries. Only one goroutine uses it.
+// reader reads a TCP connection's queries. Only one goroutine uses it.
 type reader struct {
-	dns.Reader
 	p      *point
 	query  fastpath.Query
 	answer []byte // buffer for the fast path's answers
 }
 
 // maxQueryTCP is how many bytes of a TCP query are kept; the rest is read and dropped. A longer query is cut and so invalid, as over UDP.
-// The library would allocate as many bytes as the client announces, up to 64 KiB.
+// A client may announce 64 KiB.
 const maxQueryTCP = 4096
 
 // answerKept is the maximum size of an answer buffer that a connection keeps for the next answer. Common answers fit.
 const answerKept = 4096
 
-// ReadTCP reads queries, and answers them by the fast path or hands them to workers, until the connection ends. It returns a query only
-// if the client has its share of workers in use, or if the query is too short for a header. The library then handles that query before it
-// reads the next one.
-func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
-	s, ok := conn.(*stream)
-	if !ok {
-		return nil, fmt.Errorf("the connection is a %T", conn)
-	}
-	for {
+// read answers the queries of a connection, by the fast path or by workers, until the connection ends, and closes it.
+func (r *reader) read(s *stream) {
+	defer s.Close()
+	defer s.pending.Wait() // a client may close its sending side and then wait for the answers
+	for timeout := maxRead; ; timeout = maxBetween {
 		m, err := s.next(timeout)
 		if err != nil {
-			s.pending.Wait() // a client may close its sending side and then wait for the answers
-			return nil, err
+			return
 		}
 		done, err := r.first(s, m)
 		if err != nil {
-			s.pending.Wait()
-			return nil, err
+			return
 		}
-		if !done && !r.p.pipe(s, m) {
-			return m, nil
+		if !done {
+			r.p.pipe(s, m)
 		}
-		timeout = maxBetween
 	}
 }
 
@@ -362,45 +330,40 @@ func (r *reader) first(s *stream, m []byte) (done bool, err error) {
 	return true, err
 }
 
-// acceptor accepts a point's connections.
-type acceptor struct {
-	*net.TCPListener
-	p *point
-}
-
-// Accept fails only if the listener is closed or permanently broken. A shortage of descriptors or memory passes; the library would retry
-// in a busy loop, or give the listener up.
-func (a acceptor) Accept() (net.Conn, error) {
-	for failed := 0; ; {
-		if !a.p.pauser.pass() {
-			return nil, net.ErrClosed
-		}
-		conn, err := a.AcceptTCP()
+// accept accepts connections until the point ends, or the listener is permanently broken. It returns when the last connection has ended. A
+// shortage of descriptors or memory passes.
+func (p *point) accept(l *net.TCPListener) error {
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	for failed := 0; p.pauser.pass(); {
+		conn, err := l.AcceptTCP()
 		if err == nil {
-			if s := a.p.conns.add(conn); s != nil {
-				return s, nil
+			failed = 0
+			if s := p.conns.add(conn); s != nil {
+				reading.Go(func() { (&reader{p: p}).read(s) })
 			}
 			continue
 		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
 			continue
-		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // another program had destroyed the socket
+		case errors.Is(err, unix.EINVAL) && listenAgain(l) == nil: // another program had destroyed the socket
 			continue
 		case errors.Is(err, net.ErrClosed), failed >= maxFailures && !resourceerr.Is(err):
-			return nil, err
+			return err
 		}
 		if failed++; failed == acceptLogged {
-			a.p.log.Warn("cannot accept TCP connections; they wait, and are tried again", "addr", a.p.at, "err", err)
+			p.log.Warn("cannot accept TCP connections; they wait, and are tried again", "addr", p.at, "err", err)
 		}
 		<-time.After(acceptRetry)
 	}
+	return nil
 }
 
-// If a connection cannot be accepted, it waits in the kernel, and Accept tries again.
+// If a connection cannot be accepted, it waits in the kernel, and accept tries again.
 const (
 	acceptRetry  = 10 * time.Millisecond
-	acceptLogged = 50 // the 50th failure of one Accept is logged
+	acceptLogged = 50 // the 50th failure in a row is logged
 )
 
 // listenAgain repairs a listening socket that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP

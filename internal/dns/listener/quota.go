@@ -55,43 +55,23 @@ func (c *quota) full() bool {
 	return c.packets.Free() <= 0
 }
 
-// take takes a slot for a UDP query of client src. If it returns false, the client has its share, and the query must be dropped so that
-// other clients' queries are answered.
-func (c *quota) take(src netip.Addr) bool {
+// take takes a slot of a pool for a query of client src. If it returns false, the client has its share: a UDP query must be dropped so that
+// other clients' queries are answered, and a TCP connection's next query must wait for this one's answer.
+func (c *quota) take(slots *fairshare.Pool, src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.packets.MayAcquire(src) {
-		c.dropped.Add(1)
+	if !slots.MayAcquire(src) {
 		return false
 	}
-	c.packets.Acquire(src)
+	slots.Acquire(src)
 	return true
 }
 
-// give frees the slot of a UDP query of client src.
-func (c *quota) give(src netip.Addr) {
+// give frees a slot that take took.
+func (c *quota) give(slots *fairshare.Pool, src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.packets.Release(src)
-}
-
-// takePiped takes a slot for a TCP query that is answered in parallel with others of its connection. If it returns false, the
-// connection's next query must wait for this one's answer.
-func (c *quota) takePiped(src netip.Addr) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.piped.MayAcquire(src) {
-		return false
-	}
-	c.piped.Acquire(src)
-	return true
-}
-
-// givePiped frees a slot that takePiped took.
-func (c *quota) givePiped(src netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.piped.Release(src)
+	slots.Release(src)
 }
 
 // enter admits a connection, or refuses it. It may return another connection, victim, which the caller must close.

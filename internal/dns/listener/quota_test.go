@@ -3,7 +3,6 @@ package listener
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -44,11 +43,14 @@ func TestPacketsInWork(t *testing.T) {
 	from, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}).Dial("udp", addressOf(cfg))
 	testutil.Must(t, err)
 	defer from.Close()
-	neighbour := &dns.Conn{Conn: from}
-	testutil.Must(t, neighbour.WriteMsg(question("neighbour.cluster.local.", dns.TypeA)))
-	if m, err := neighbour.ReadMsg(); err != nil || len(m.Answer) != 1 {
-		t.Errorf("another source: %v, %v", m, err)
+	neighbour := func(when string) {
+		conn := &dns.Conn{Conn: from}
+		testutil.Must(t, conn.WriteMsg(question("neighbour.cluster.local.", dns.TypeA)))
+		if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
+			t.Errorf("another source, %s: %v, %v", when, m, err)
+		}
 	}
+	neighbour("in a flood")
 	let()
 	buf := make([]byte, 512)
 	for i := range 8 {
@@ -57,11 +59,11 @@ func TestPacketsInWork(t *testing.T) {
 		}
 	}
 	s.boundPackets(1000)
-	junk(t, cfg)
-	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
-	if m := ask(t, "udp", addressOf(cfg), question("after.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
-		t.Errorf("afterwards: %v", m)
+	for _, m := range strange(t) {
+		conn.Write(m)
 	}
+	neighbour("behind odd messages")
+	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 	waitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
 }
 
@@ -147,34 +149,4 @@ func TestConnectionFlood(t *testing.T) {
 		c.Close()
 	}
 	waitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
-}
-
-// junk sends messages that are answered or dropped before the chain: other opcodes, responses, two entries in the question section, noise of every length.
-func junk(t *testing.T, cfg Config) {
-	t.Helper()
-	conn := dialUDP(t, addressOf(cfg))
-	r := rand.New(rand.NewPCG(1, 2))
-	for opcode := range 16 {
-		m := question("x.example.org.", dns.TypeA)
-		m.Opcode, m.Response = opcode, opcode == 15
-		if opcode == 14 {
-			m.Opcode, m.Question = 0, append(m.Question, m.Question[0])
-		}
-		wire := packed(t, m)
-		for cut := range wire {
-			conn.Write(wire[:cut])
-		}
-		conn.Write(wire)
-		noise := make([]byte, opcode*40)
-		for i := range noise {
-			noise[i] = byte(r.Uint32())
-		}
-		conn.Write(noise)
-	}
-	// A good header, and a query that is none: the library finds out only when it has begun.
-	long := make([]byte, 600)
-	long[5] = 1
-	for _, m := range [][]byte{long, long[:20], append(long[:12:12], 63, 'x')} {
-		conn.Write(m)
-	}
 }

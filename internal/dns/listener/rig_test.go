@@ -148,3 +148,24 @@ func (s *Server) sources() int {
 	defer s.quota.mu.Unlock()
 	return s.quota.packets.Clients()
 }
+
+// noPlaces reports whether no connection and no TCP query has a slot.
+func (s *Server) noPlaces() bool {
+	s.quota.mu.Lock()
+	defer s.quota.mu.Unlock()
+	return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
+}
+
+// stopping begins to stop a server, and returns when its connections are to end.
+func stopping(t *testing.T, s *Server) (done chan error) {
+	t.Helper()
+	_, tcp := halves(t, s)
+	done = make(chan error, 1)
+	go func() { done <- s.Stop() }()
+	waitFor(t, "connections end", func() bool {
+		tcp.conns.mu.Lock()
+		defer tcp.conns.mu.Unlock()
+		return tcp.conns.draining
+	})
+	return done
+}

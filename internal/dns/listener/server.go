@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 
@@ -75,25 +76,17 @@ type Server struct {
 
 // census counts the listening sockets (points) that are served.
 type census struct {
-	mu   sync.Mutex // guards n and over
-	n    int
-	over bool          // done is closed
+	n    atomic.Int64
+	over sync.Once     // closes done
 	done chan struct{} // closed when none is left
 }
 
 // join adds n points. If the last one had ended before, done stays closed; the agent then starts the server again.
-func (c *census) join(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n += n
-}
+func (c *census) join(n int) { c.n.Add(int64(n)) }
 
 func (c *census) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n--; c.n == 0 && !c.over {
-		c.over = true
-		close(c.done)
+	if c.n.Add(-1) == 0 {
+		c.over.Do(func() { close(c.done) })
 	}
 }
 

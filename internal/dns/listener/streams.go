@@ -180,20 +180,24 @@ type piped struct {
 }
 
 // pipe gives a query to a worker, so that the queries after it on the connection need not wait for its answer (RFC 7766, sections 6.2.1.1
-// and 7). It returns false if the client has its share of such queries in progress, or if the query is too short for a header.
-func (p *point) pipe(c *stream, question []byte) bool {
-	if len(question) < msg.HeaderSize || !p.quota.takePiped(c.source) {
-		return false
+// and 7). If the client has its share of such queries in progress, pipe answers the query itself. A query that is too short for a header
+// gets no answer.
+func (p *point) pipe(c *stream, question []byte) {
+	q := &piped{responsewriter.Base{Local: c.LocalAddr(), Remote: c.RemoteAddr()}, c, p, question}
+	switch {
+	case len(question) < msg.HeaderSize:
+	case p.quota.take(&p.quota.piped, c.source):
+		c.of.begin(c)
+		p.workers.do(q)
+	default:
+		p.handle(c.source, q, question)
 	}
-	c.of.begin(c)
-	p.workers.do(&piped{responsewriter.Base{Local: c.LocalAddr(), Remote: c.RemoteAddr()}, c, p, question})
-	return true
 }
 
 // serve runs the query through the plugin chain.
 func (q *piped) serve() {
 	defer q.of.of.done(q.of)
-	defer q.p.quota.givePiped(q.of.source)
+	defer q.p.quota.give(&q.p.quota.piped, q.of.source)
 	wire := q.question
 	q.question = nil
 	q.p.handle(q.of.source, q, wire)

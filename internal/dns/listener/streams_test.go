@@ -3,7 +3,6 @@ package listener
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -192,9 +191,7 @@ func TestPipedShare(t *testing.T) {
 // TestPipedStop: a server that stops answers what was sent before, over UDP and on a connection, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
 	h := newHeld()
-	s := New(slog.New(slog.DiscardHandler), nil)
-	cfg := configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
+	s, cfg := serve(t, nil, &h.handler)
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
@@ -204,19 +201,12 @@ func TestPipedStop(t *testing.T) {
 		send(t, udp, i, "fast.example.org.")
 		send(t, conn, 2+i, "fast.example.org.")
 	}
-	done := make(chan error, 1)
-	go func() { done <- s.Stop() }()
+	done := stopping(t, s)
 	for range many {
 		if _, err := udp.ReadMsg(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, tcp := halves(t, s)
-	waitFor(t, "connections end", func() bool {
-		tcp.conns.mu.Lock()
-		defer tcp.conns.mu.Unlock()
-		return tcp.conns.draining
-	})
 	close(h.free)
 	for range many + 1 {
 		if _, err := conn.ReadMsg(); err != nil {
@@ -226,24 +216,19 @@ func TestPipedStop(t *testing.T) {
 	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last answer: %v", err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, <-done)
 }
 
 // TestPartsAtTheEnd: a server that stops waits for the rest of a query that has begun to arrive, even if the query before it is answered
 // meanwhile.
 func TestPartsAtTheEnd(t *testing.T) {
 	h := newHeld()
-	s := New(slog.New(slog.DiscardHandler), nil)
-	cfg := configOf(t)
-	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
+	s, cfg := serve(t, nil, &h.handler)
 	conn := dialTCP(t, "127.0.0.1", cfg)
 	send(t, conn, 1, "slow.example.org.")
 	second := question("fast.example.org.", dns.TypeA)
 	second.Id = 2
-	wire := packed(t, second)
-	wire = framed(wire)
+	wire := framed(packed(t, second))
 	if _, err := conn.Conn.Write(wire[:9]); err != nil {
 		t.Fatal(err)
 	}
@@ -256,13 +241,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 		}
 		return false
 	})
-	done := make(chan error, 1)
-	go func() { done <- s.Stop() }()
-	waitFor(t, "connections end", func() bool {
-		tcp.conns.mu.Lock()
-		defer tcp.conns.mu.Unlock()
-		return tcp.conns.draining
-	})
+	done := stopping(t, s)
 	close(h.free)
 	wantIDs(t, conn, 1)
 	if _, err := conn.Conn.Write(wire[9:]); err != nil {
@@ -272,9 +251,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last answer: %v", err)
 	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Must(t, <-done)
 }
 
 // TestEndlessQueries: when a point ends, a client that always has a query on its way keeps its connection, but only until the time is over.
@@ -310,11 +287,7 @@ func TestReset(t *testing.T) {
 	testutil.Must(t, errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()))
 	close(h.free)
 	w.take(t, questions)
-	waitFor(t, "it has no place", func() bool {
-		s.quota.mu.Lock()
-		defer s.quota.mu.Unlock()
-		return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
-	})
+	waitFor(t, "it has no place", s.noPlaces)
 	if told := w.take(t, 0); len(told) > 0 {
 		t.Errorf("told of %d more", len(told))
 	}
@@ -343,11 +316,7 @@ func deafClient(t *testing.T) *Server {
 func TestDeafClient(t *testing.T) {
 	t.Parallel() // it waits for a deadline
 	s := deafClient(t)
-	waitFor(t, "it has no place", func() bool {
-		s.quota.mu.Lock()
-		defer s.quota.mu.Unlock()
-		return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
-	})
+	waitFor(t, "it has no place", s.noPlaces)
 }
 
 // TestGiantQuestion: only maxQueryTCP bytes of a query over TCP are used. A longer query is malformed, and the next one is read correctly.
