@@ -49,8 +49,8 @@ func TestReport(t *testing.T) {
 func TestPage(t *testing.T) {
 	t.Chdir("../..")
 	r := stored(t, resultFile)
-	if r.Short || len(r.Cells) < 3*10 {
-		t.Errorf("%s is of %d cells, short: %t; want a whole run's", resultFile, len(r.Cells), r.Short)
+	if r.Short || len(r.Cells) < 3*10 || r.Commit == "" {
+		t.Errorf("%s is of %d cells, short: %t, at commit %q; want a whole run's, by make", resultFile, len(r.Cells), r.Short, r.Commit)
 	}
 	page, err := os.ReadFile(resultPage)
 	testutil.Must(t, err)
