@@ -24,7 +24,7 @@ table inet neardns {
 }
 `
 
-// 40 ADDs at once, each with a back end of its own for the host and for its pod, while an agent repairs and another
+// 40 ADDs at once, each with a back end of its own for the host and for its pod, while two agents repair and another
 // program damages the rules: at the end each rule is there once, and each counter has its value.
 func TestEnsuresBesideRepair(t *testing.T) {
 	testutil.RequireRoot(t)
@@ -46,8 +46,9 @@ func TestEnsuresBesideRepair(t *testing.T) {
 			}
 		})
 	}
-	agent := open(t, ns)
+	agent, successor := open(t, ns), open(t, ns)
 	loop(func() error { return agent.Apply(host()) })
+	loop(func() error { return successor.Apply(host()) })
 	chains := []string{"switch4", "prerouting", "tcp6", "output"}
 	var turn int
 	loop(func() error {
@@ -75,11 +76,10 @@ func TestEnsuresBesideRepair(t *testing.T) {
 				inPod.Apply(pod), inPod.Verify(pod), onHost.Close(), inPod.Close())
 		})
 	}
-	if err := adds.Wait(); err != nil {
-		t.Error(err)
-	}
+	failed := adds.Wait()
 	stop()
 	beside.Wait()
+	must(t, failed)
 	must(t, agent.Apply(host()))
 	must(t, agent.Verify(host()))
 	for _, p := range pods {
