@@ -145,8 +145,11 @@ func (s *suite) awaitSteered(count int) {
 		}
 		return nil
 	})
-	started, err := s.Started(s.t.Context())
-	s.must(err)
+	var started time.Time
+	s.eventually(func() (err error) { // the API server learns of the agent's start later than the pods do
+		started, err = s.Started(s.t.Context())
+		return err
+	})
 	s.t.Logf("%d pods are steered %v after the agent's start", count, time.Since(started).Round(time.Millisecond))
 }
 
