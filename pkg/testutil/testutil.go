@@ -9,16 +9,24 @@
 package testutil
 
 import (
+	"archive/tar"
+	"bufio"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 )
 
@@ -131,6 +139,66 @@ func Must(t TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%v", err)
+	}
+}
+
+// Check fails the test, which goes on, if err is not nil. when is printed before the error.
+func Check(t testing.TB, err error, when ...string) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s%v", strings.Join(append(when, ""), ": "), err)
+	}
+}
+
+// WantError fails the test, which goes on, unless err has a text. when is printed before it.
+func WantError(t testing.TB, err error, text string, when ...string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("%serror %v, want one with %q", strings.Join(append(when, ""), ": "), err, text)
+	}
+}
+
+// ErrorIf returns an error with a text if something is wrong, for functions that Eventually calls.
+func ErrorIf(wrong bool, format string, args ...any) error {
+	if wrong {
+		return fmt.Errorf(format, args...)
+	}
+	return nil
+}
+
+// Equal fails the test, which goes on, if got differs from want, and shows the differences. Without options, addresses are compared by ==.
+func Equal[T any](t testing.TB, what string, want, got T, options ...cmp.Option) {
+	t.Helper()
+	if len(options) == 0 {
+		options = []cmp.Option{cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})}
+	}
+	if diff := cmp.Diff(want, got, options...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// Untar reads an archive of tar, perhaps of gzip, and returns its files' contents by their names without prefix.
+func Untar(t testing.TB, r io.Reader, prefix string) map[string]string {
+	t.Helper()
+	in := bufio.NewReader(r)
+	var packed *tar.Reader
+	if magic, _ := in.Peek(2); string(magic) == "\x1f\x8b" {
+		zipped, err := gzip.NewReader(in)
+		Must(t, err)
+		packed = tar.NewReader(zipped)
+	} else {
+		packed = tar.NewReader(in)
+	}
+	files := map[string]string{}
+	for {
+		head, err := packed.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		Must(t, err)
+		text, err := io.ReadAll(packed)
+		Must(t, err)
+		files[strings.TrimPrefix(head.Name, prefix)] = string(text)
 	}
 }
 
