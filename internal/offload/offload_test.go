@@ -151,9 +151,7 @@ func TestRevoke(t *testing.T) {
 					<-time.After(MaxTime + pollEvery)
 				}
 				s.has("after", "")
-				if n := s.offloader.State().Items; n != 0 {
-					t.Errorf("%d are offloaded", n)
-				}
+				testutil.Equal(t, "offloaded", 0, s.offloader.State().Items)
 			}))
 		})
 	}
@@ -278,13 +276,9 @@ func TestHeat(t *testing.T) {
 		s.hit(e)
 		s.hits("\x01a\x00\x00\x01\x00\x01", 4)
 		s.poll()
-		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
-			t.Errorf("%d hits with the next one", n)
-		}
+		testutil.Equal(t, "hits with the next one", 5, e.Hits(s.store.Now(), time.Minute))
 		s.poll()
-		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
-			t.Errorf("%d hits, told twice", n)
-		}
+		testutil.Equal(t, "hits that are read twice", 5, e.Hits(s.store.Now(), time.Minute))
 	}))
 }
 
@@ -371,9 +365,7 @@ func TestNeverWaits(t *testing.T) {
 	if n := testing.AllocsPerRun(maxOffers+100, func() { s.source.Offer(e, 0, 512); e.Decline() }); n > 0 {
 		t.Errorf("%.0f allocations", n)
 	}
-	if len(s.offloader.offers) != maxOffers {
-		t.Errorf("%d offers wait", len(s.offloader.offers))
-	}
+	testutil.Equal(t, "offers that wait", maxOffers, len(s.offloader.offers))
 }
 
 // TestRace has hits, changes, reloads and polls at the same time; at the end every offloaded entry is in the store.

@@ -3,7 +3,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -16,11 +15,9 @@ import (
 
 // kept is what the agent remembers of an answer's slot in the kernel maps. If section is "", the slot is empty.
 type kept struct {
-	section  string        // the question section in lower case
-	place    uint64        // as objectControl.place returns it
-	expires  time.Duration // as in Answer.Expires
-	reported uint64        // value of the slot's hit counter when Hits or HitsOf last read it
-	lastSeen uint64        // value of the slot's hit counter when eviction last read it
+	section  string // the question section in lower case
+	place    uint64 // as objectControl.place returns it
+	reported uint64 // value of the slot's hit counter when Hits or HitsOf last read it
 }
 
 // place returns where the kernel map of places lists the answer with this hash: the lower 32 bits are the number of the bucket, the upper
@@ -62,9 +59,12 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put adds an answer, or replaces the one with the same key. If no slot of the needed size is free, or the answer's bucket is full, it
-// evicts another answer, if possible one without recent hits. If the kernel program cannot serve the answer, Put returns ErrUnfit and
-// removes the previous answer of that key.
+// ErrFull means that no slot of the needed size is free, or that the answer's bucket is full. There is room once another answer is removed,
+// which the Offloader does at the latest when it has expired.
+var ErrFull = errors.New("no room for the answer in the kernel maps")
+
+// Put adds an answer, or replaces the one with the same key. If the kernel program cannot serve the answer (ErrUnfit), or there is no room
+// (ErrFull), Put removes the previous answer of that key.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,7 +79,7 @@ func (l *Level) Put(a *Answer) error {
 	if moves {
 		var err error
 		if at, err = l.room(small); err != nil {
-			return err
+			return errors.Join(err, l.remove(a.Key))
 		}
 	}
 	if err := l.write(at, &s); err != nil {
@@ -89,7 +89,7 @@ func (l *Level) Put(a *Answer) error {
 		return err
 	}
 	old := l.kept[at]
-	l.kept[at] = kept{section: s.section(), place: place, expires: a.Expires, reported: old.reported, lastSeen: old.lastSeen}
+	l.kept[at] = kept{section: s.section(), place: place, reported: old.reported}
 	if !moves {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (l *Level) Put(a *Answer) error {
 	if err := l.write(was, &objectSlot{}); err != nil {
 		return err
 	}
-	l.kept[was] = kept{reported: l.kept[was].reported, lastSeen: l.kept[was].lastSeen}
+	l.kept[was] = kept{reported: l.kept[was].reported}
 	l.release(was)
 	return nil
 }
@@ -115,7 +115,7 @@ func (l *Level) Put(a *Answer) error {
 // isSmall reports whether a slot is a small one.
 func (l *Level) isSmall(at int) bool { return at < int(l.control.Small) }
 
-// kind returns the index in Level.free and Level.hand for small or large slots.
+// kind returns the index in Level.free for small or large slots.
 func kind(small bool) int {
 	if small {
 		return 0
@@ -140,8 +140,8 @@ func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	return l.objects.Slots, uint32(at) - l.control.Small
 }
 
-// lead writes into the kernel map of places that the answer at place (see objectControl.place) is in slot at. If the place's bucket is
-// full, lead evicts the answer with the fewest recent hits from the bucket.
+// lead writes into the kernel map of places that the answer at place (see objectControl.place) is in slot at. It returns ErrFull if the
+// place's bucket is full.
 func (l *Level) lead(place uint64, at int) error {
 	b := &l.buckets[uint32(place)]
 	way := slices.IndexFunc(b.Places[:], func(p uint64) bool { return p != 0 && p>>32 == place>>32 })
@@ -149,19 +149,7 @@ func (l *Level) lead(place uint64, at int) error {
 		way = slices.Index(b.Places[:], 0)
 	}
 	if way < 0 {
-		least := uint64(math.MaxUint64)
-		for i, p := range b.Places {
-			hits, err := l.recent(int(uint32(p)) - 1)
-			if err != nil {
-				return err
-			}
-			if hits < least {
-				way, least = i, hits
-			}
-		}
-		if err := l.clear(int(uint32(b.Places[way])) - 1); err != nil {
-			return err
-		}
+		return ErrFull
 	}
 	return l.setPlace(place, way, uint64(at+1))
 }
@@ -179,52 +167,15 @@ func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	return nil
 }
 
-// recent returns how many hits an answer had since the previous call for its slot, or 0 if the answer has expired.
-func (l *Level) recent(at int) (uint64, error) {
-	k := &l.kept[at]
-	var hits uint64
-	if err := l.objects.Heat.Lookup(uint32(at), &hits); err != nil {
-		return 0, fmt.Errorf("read hits of slot %d: %w", at, err)
-	}
-	since := hits - k.lastSeen
-	if k.lastSeen = hits; k.expires <= Now() {
-		since = 0
-	}
-	return since, nil
-}
-
-// room returns a free small or large slot. If there is none, it evicts an answer.
+// room takes a free small or large slot.
 func (l *Level) room(small bool) (int, error) {
-	free, hand := &l.free[kind(small)], &l.hand[kind(small)]
-	if n := len(*free); n > 0 {
-		at := (*free)[n-1]
-		*free = (*free)[:n-1]
-		return at, nil
+	free := &l.free[kind(small)]
+	n := len(*free)
+	if n == 0 {
+		return 0, ErrFull
 	}
-	first, past := 0, int(l.control.Small)
-	if !small {
-		first, past = past, len(l.kept)
-	}
-	next := func() int {
-		at := first + *hand
-		*hand = (*hand + 1) % (past - first)
-		return at
-	}
-	// Evict by the clock algorithm: take the first slot without hits since the hand last passed it. If every slot had hits, evict the one
-	// at which the round began.
-	at := next()
-	for range past - first {
-		if hits, err := l.recent(at); err != nil {
-			return 0, err
-		} else if hits == 0 {
-			break
-		}
-		at = next()
-	}
-	if err := l.forget(at); err != nil {
-		return 0, err
-	}
-	*free = (*free)[:len(*free)-1]
+	at := (*free)[n-1]
+	*free = (*free)[:n-1]
 	return at, nil
 }
 
@@ -243,7 +194,7 @@ func (l *Level) forget(at int) error {
 		}
 	}
 	delete(l.byPlace, k.place)
-	*k = kept{reported: k.reported, lastSeen: k.lastSeen}
+	*k = kept{reported: k.reported}
 	l.release(at)
 	return nil
 }

@@ -17,8 +17,8 @@ var (
 	chanceSeed = flag.Uint64("chance.seed", 1, "where the frames of TestChance come from")
 )
 
-// TestChance runs the program on randomly changed frames, many more than a fuzzer could. Each is answered as expected, or goes on as it
-// came.
+// TestChance runs the program on randomly changed frames; a fuzzer would not see which of the kernel's branches they reach. Each is
+// answered as expected, or goes on as it came.
 func TestChance(t *testing.T) {
 	l := open(t, 64)
 	answers := known(t, l)

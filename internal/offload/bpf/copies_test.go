@@ -59,9 +59,7 @@ func copies(t testing.TB, l *Level) []string {
 	var out []string
 	ended := false
 	err := l.Copied(ctx, func(ifindex int, message []byte) {
-		if ifindex != loopback {
-			t.Errorf("of link %d", ifindex)
-		}
+		testutil.Equal(t, "link", loopback, ifindex)
 		if bytes.Equal(message, mark) {
 			ended = true
 			cancel()

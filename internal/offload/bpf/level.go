@@ -63,7 +63,6 @@ type Level struct {
 	byPlace map[uint64]int // slot numbers by place, as objectControl.place returns it
 	buckets []objectBucket // a copy of the kernel map of places
 	free    [2][]int       // numbers of free slots, small and large
-	hand    [2]int         // the clock hands of eviction, for small and large slots
 }
 
 // load reads the embedded BPF object and sets the sizes of its maps.

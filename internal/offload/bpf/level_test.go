@@ -109,13 +109,14 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestFullBucket: a bucket has room for eight answers. If more share it by their hashes, one with recent hits is not evicted.
-func TestFullBucket(t *testing.T) {
+// TestFull: a bucket with eight answers takes no ninth, and one that becomes longer than any free slot is removed. The others stay.
+// Once an answer is removed, there is room.
+func TestFull(t *testing.T) {
 	l := open(t, 64)
 	var frames [][]byte
 	var answers []Answer
 	var bucket uint32
-	for i := 0; len(frames) < 20; i++ {
+	for i := 0; len(frames) < 9; i++ {
 		a, frame := numbered(t, i)
 		at := bucketOf(t, l, &a)
 		if i == 0 {
@@ -125,33 +126,36 @@ func TestFullBucket(t *testing.T) {
 			frames, answers = append(frames, frame), append(answers, a)
 		}
 	}
-	for i, a := range answers {
+	wantFull := func(a Answer) {
+		t.Helper()
+		if err := l.Put(&a); !errors.Is(err, ErrFull) {
+			t.Errorf("%v, want ErrFull", err)
+		}
+	}
+	for _, a := range answers[:8] {
 		put(t, l, a)
-		wantAnswered(t, l, frames[i], a)
-		wantAnswered(t, l, frames[0], answers[0])
-		if want := min(i+1, 8); len(l.byPlace) != want {
-			t.Fatalf("after %d answers there are %d", i+1, len(l.byPlace))
-		}
 	}
-	there := 0
-	for _, frame := range frames {
-		if action, _ := run(t, l, frame, nil); action == redirect {
-			there++
-		}
+	wantFull(answers[8])
+	wantPassed(t, l, frames[8], nil)
+	for i, frame := range frames[:8] {
+		wantAnswered(t, l, frame, answers[i])
 	}
-	if there != 8 {
-		t.Errorf("%d are answered", there)
+	testutil.Must(t, l.Remove(answers[0].Key))
+	put(t, l, answers[8])
+	wantAnswered(t, l, frames[8], answers[8])
+
+	l = open(t, 4) // with one long slot
+	long := func(name string) Answer {
+		return answerOf(t, name, dns.TypeA, nil, many(name+" 30 IN A 192.0.2.", 40)...)
 	}
-	// An evicted answer that was removed later does not come back when another process opens the level.
-	for _, a := range answers {
-		testutil.Must(t, l.Remove(a.Key))
-	}
-	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 64, Log: slog.New(slog.DiscardHandler)})
-	testutil.Must(t, err)
-	defer next.Close()
-	if len(next.byPlace) != 0 {
-		t.Errorf("%d answers are back", len(next.byPlace))
-	}
+	put(t, l, long("first.example."))
+	wantFull(long("second.example."))
+	grows, frame := numbered(t, 0)
+	put(t, l, grows)
+	wantAnswered(t, l, frame, grows)
+	wantFull(long("name-0.example."))
+	wantPassed(t, l, frame, nil)
+	testutil.Equal(t, "free short slots", 4, len(l.free[0]))
 }
 
 // TestReusedSlot: two answers take one slot in turn. Neither query ever gets the other's answer.
@@ -169,7 +173,7 @@ func TestReusedSlot(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := 0; !done.Load(); i++ {
-			if err := l.Put(&answers[i%2]); err != nil {
+			if err := errors.Join(l.Remove(answers[1-i%2].Key), l.Put(&answers[i%2])); err != nil {
 				t.Error(err)
 				return
 			}
@@ -204,56 +208,6 @@ func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
 	var s objectSlot
 	testutil.Must(t, s.fill(a))
 	return uint32(l.control.place(s.hash(&l.control)))
-}
-
-// TestEviction: without a free slot, an answer without recent hits is evicted, and those with hits stay.
-func TestEviction(t *testing.T) {
-	const entries = 16
-	l := open(t, entries)
-	// The buckets take turns: hashes have a seed of the level's own, by which nine of 16 names may meet in a bucket of eight places. Then
-	// one goes though there is room (TestFullBucket).
-	number, turn := 0, 0
-	next := func() (Answer, []byte) {
-		for {
-			a, frame := numbered(t, number)
-			if number++; bucketOf(t, l, &a) == uint32(turn%len(l.buckets)) {
-				turn++
-				return a, frame
-			}
-		}
-	}
-	var hot [][]byte
-	var first Answer
-	for i := range 100 {
-		a, frame := next()
-		put(t, l, a)
-		if i == 0 {
-			first = a
-		}
-		if i < entries/2 {
-			hot = append(hot, frame)
-		}
-		for _, f := range hot {
-			if action, _ := run(t, l, f, nil); action != redirect {
-				t.Fatalf("after %d answers a hot one was gone", i+1)
-			}
-		}
-		if want := min(i+1, entries); len(l.byPlace) != want {
-			t.Fatalf("%d answers, want %d", len(l.byPlace), want)
-		}
-	}
-	// Expired ones go first, however hot they are.
-	first.Expires = Now()
-	put(t, l, first)
-	for range entries/2 + 1 { // once around: one that is hot and not over is left
-		a, _ := next()
-		put(t, l, a)
-	}
-	before := passed(t, l)
-	wantPassed(t, l, hot[0], nil)
-	if after := passed(t, l); after[Unknown] != before[Unknown]+1 || after[Old] != before[Old] {
-		t.Error("an answer that is over has its place still")
-	}
 }
 
 // TestHits: the hits of each answer are reported once, with the right name and type.
@@ -356,9 +310,7 @@ func TestServe(t *testing.T) {
 	wantAnswered(t, l, frame, a)
 	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server6)}))
 	wantPassed(t, l, frame, nil)
-	if got := passed(t, l)[Unknown]; got != 0 {
-		t.Errorf("%d passed as unknown", got)
-	}
+	testutil.Equal(t, "passed as unknown", 0, passed(t, l)[Unknown])
 }
 
 // TestUnfit: an answer that the program cannot serve is refused, and the answer that it would replace is removed.

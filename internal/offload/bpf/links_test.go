@@ -74,9 +74,7 @@ func TestChecksums(t *testing.T) {
 			}
 		}
 	}
-	if got := passed(t, l)[Packet]; got != 0 {
-		t.Errorf("%d were passed for their packet", got)
-	}
+	testutil.Equal(t, "passed for their packet", 0, passed(t, l)[Packet])
 }
 
 // TestTagged: a frame with a VLAN tag belongs to another network, and goes on. The kernel removes the tag before the program gets the
@@ -202,10 +200,8 @@ func TestFilesRemoved(t *testing.T) {
 		testutil.Must(t, l.Attach(index))
 		testutil.Must(t, os.RemoveAll(l.folder))
 		testutil.Eventually(t, func() error { // the kernel detaches it a moment later
-			if err := l.Attach(index); !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("attach without the level's files: %w", err)
-			}
-			return nil
+			err := l.Attach(index)
+			return testutil.ErrorIf(!errors.Is(err, fs.ErrNotExist), "attach without the level's files: %w", err)
 		})
 	})
 }

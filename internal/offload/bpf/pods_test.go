@@ -234,9 +234,7 @@ func TestClsact(t *testing.T) {
 		first := filter(index, l.objects.NeardnsHits.FD(), in)
 		first.Name, first.Handle = "first", 1
 		testutil.Must(t, h.FilterAdd(first))
-		if err := l.clsact(index); err == nil || !strings.Contains(err.Error(), ErrPlace.Error()) {
-			t.Errorf("beside a first one: %v", err)
-		}
+		testutil.WantError(t, l.clsact(index), ErrPlace.Error(), "beside a first one")
 		for _, f := range []*netlink.BpfFilter{other, first} {
 			testutil.Must(t, h.FilterDel(f))
 		}

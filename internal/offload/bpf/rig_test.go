@@ -49,12 +49,8 @@ func open(t testing.TB, entries int) *Level {
 	l, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := Sweep(folder); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, l.Close())
+		testutil.Check(t, Sweep(folder))
 	})
 	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4), at53(server6)}))
 	return l

@@ -331,9 +331,7 @@ func TestTimes(t *testing.T) {
 	}
 	a.FixedTTL = 77
 	put(t, l, a)
-	if got := ttls(); !slices.Equal(got, []uint32{77, 77}) {
-		t.Errorf("fixed TTLs are %d", got)
-	}
+	testutil.Equal(t, "fixed TTLs", []uint32{77, 77}, ttls())
 	a.FixedTTL = 0
 	a.Expires = Now()
 	put(t, l, a)
@@ -341,9 +339,7 @@ func TestTimes(t *testing.T) {
 	a.Expires, a.Until = hour, Now()
 	put(t, l, a)
 	wantPassed(t, l, frame, nil)
-	if got := passed(t, l)[Old]; got != 2 {
-		t.Errorf("%d passed as old", got)
-	}
+	testutil.Equal(t, "passed as old", 2, passed(t, l)[Old])
 	a.Until = hour
 	put(t, l, a)
 	wantAnswered := func(want bool) {
@@ -355,9 +351,7 @@ func TestTimes(t *testing.T) {
 	wantAnswered(true)
 	testutil.Must(t, l.Invalidate())
 	wantAnswered(false)
-	if len(l.byPlace) != 0 {
-		t.Errorf("%d answers after Invalidate", len(l.byPlace))
-	}
+	testutil.Equal(t, "answers after Invalidate", 0, len(l.byPlace))
 	put(t, l, a)
 	wantAnswered(true)
 	testutil.Must(t, l.Remove(a.Key))
@@ -409,9 +403,7 @@ func TestRotation(t *testing.T) {
 				}
 				seen[order[head]]++
 			}
-			if len(seen) != c.rotated {
-				t.Errorf("%d addresses were the first", len(seen))
-			}
+			testutil.Equal(t, "addresses that were the first", c.rotated, len(seen))
 			for first, n := range seen {
 				if n != 2 {
 					t.Errorf("%s was %d times the first", first, n)

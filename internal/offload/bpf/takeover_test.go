@@ -42,9 +42,7 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	larger := again(16)
-	if len(larger.byPlace) != 0 {
-		t.Errorf("%d answers of another level", len(larger.byPlace))
-	}
+	testutil.Equal(t, "answers of another level", 0, len(larger.byPlace))
 	testutil.Must(t, larger.Retire())
 	if builds, err := os.ReadDir(folder); err != nil || len(builds) != 1 || builds[0].Name() != filepath.Base(larger.folder) {
 		t.Errorf("after Retire: %v, %v", builds, err)
@@ -53,9 +51,7 @@ func TestTakeOver(t *testing.T) {
 	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after Sweep: %v", err)
 	}
-	if err := Sweep(folder); err != nil {
-		t.Errorf("a second Sweep: %v", err)
-	}
+	testutil.Check(t, Sweep(folder), "a second Sweep")
 }
 
 // TestHalfDone: the pins of a process that was killed while it opened the level are removed.

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -13,9 +12,7 @@ import (
 // TestSelfTest: the self-test passes, leaves nothing behind, and fails if a program answers differently.
 func TestSelfTest(t *testing.T) {
 	l := open(t, 4)
-	if err := l.Test(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, l.Test())
 	var group uint32
 	if len(l.byPlace) != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), &group) == nil {
 		t.Error("something was left behind")
@@ -27,9 +24,7 @@ func TestSelfTest(t *testing.T) {
 	broken := l.control
 	broken.Generation++
 	testutil.Must(t, l.objects.Controls.Put(uint32(0), &broken))
-	if err := l.Test(); err == nil || !strings.Contains(err.Error(), "does not answer at 192.0.2.53") {
-		t.Error(err)
-	}
+	testutil.WantError(t, l.Test(), "does not answer at 192.0.2.53")
 }
 
 // TestTry: Try returns the program's answer to a query of any kind, or none.
@@ -57,9 +52,7 @@ func TestOtherClock(t *testing.T) {
 	if !testutil.InChild(t, "unshare", "--time", "--boottime", "3600", "--fork") {
 		return
 	}
-	if err := open(t, 4).Test(); err == nil || !strings.Contains(err.Error(), "another clock") {
-		t.Error(err)
-	}
+	testutil.WantError(t, open(t, 4).Test(), "another clock")
 }
 
 // TestWithoutCapabilities: if a process may not load the program, the error names the missing capabilities.
@@ -75,9 +68,7 @@ func TestWithoutCapabilities(t *testing.T) {
 	if err == nil {
 		l.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "CAP_BPF") {
-		t.Error(err)
-	}
+	testutil.WantError(t, err, "CAP_BPF")
 }
 
 // TestWithoutResource: the program can be loaded by a process that may not raise its limit of locked memory if that is high enough.
@@ -86,7 +77,5 @@ func TestWithoutResource(t *testing.T) {
 	if !testutil.InChild(t, "prlimit", "--memlock=8388608:8388608", "setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource") {
 		return
 	}
-	if err := open(t, 4096).Test(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, open(t, 4096).Test())
 }

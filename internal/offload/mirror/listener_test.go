@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -157,9 +158,7 @@ func TestFair(t *testing.T) {
 	for _, n := range places() {
 		all += n
 	}
-	if all != maxFetches {
-		t.Errorf("%d fetches at one time", all)
-	}
+	testutil.Equal(t, "fetches at one time", maxFetches, all)
 	close(f.on)
 	l.Wait()
 	if got := places(); len(got) != 0 || len(l.busy) != 0 {

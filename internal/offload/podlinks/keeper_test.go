@@ -108,18 +108,14 @@ func TestLook(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.at[9] = 5 // of an earlier agent; the pod is gone
 	w.look("pod1", "pod2", "pod3: it is bypassed, kube-dns answers it", "host")
-	if !slices.Equal(w.at(), []int{1, 2}) {
-		t.Errorf("the program is at %v", w.at())
-	}
+	testutil.Equal(t, "the program is at", []int{1, 2}, w.at())
 	s := w.keeper.State()
 	want := []Refused{{"shop/host", "no way"}, {"shop/pod3", "it is bypassed, kube-dns answers it"}}
 	if s.Pods != 2 || !slices.Equal(s.Refused, want) {
 		t.Errorf("state %+v", s)
 	}
 	w.look("pod1", "pod3", "host")
-	if !slices.Equal(w.at(), []int{1, 3}) {
-		t.Errorf("the program is at %v", w.at())
-	}
+	testutil.Equal(t, "the program is at", []int{1, 3}, w.at())
 	if w.looked["pod1"] != 1 || w.looked["host"] != 2 {
 		t.Errorf("looked for links %v", w.looked)
 	}
@@ -156,17 +152,13 @@ func TestForeign(t *testing.T) {
 	w.kernel.refuses[2] = errors.New("no such device")
 	for range 2 {
 		w.look("pod1", "pod2", "pod3")
-		if !slices.Equal(w.at(), []int{3}) {
-			t.Errorf("the program is at %v", w.at())
-		}
+		testutil.Equal(t, "the program is at", []int{3}, w.at())
 	}
 	s := w.keeper.State()
 	if s.Pods != 1 || len(s.Refused) != 2 || !strings.Contains(s.Refused[0].Why, "cil_from") || !strings.Contains(s.Refused[1].Why, "no such device") {
 		t.Errorf("state %+v", s)
 	}
-	if n := strings.Count(w.said.String(), "cil_from"); n != 1 {
-		t.Errorf("said %d times", n)
-	}
+	testutil.Equal(t, "times said", 1, strings.Count(w.said.String(), "cil_from"))
 	delete(w.kernel.others, 1)
 	delete(w.kernel.refuses, 2)
 	w.look("pod1", "pod2", "pod3")
@@ -175,9 +167,7 @@ func TestForeign(t *testing.T) {
 	}
 	w.kernel.others[3] = []string{"tap"}
 	w.look("pod1", "pod2", "pod3")
-	if !slices.Equal(w.at(), []int{1, 2}) {
-		t.Errorf("the program is at %v", w.at())
-	}
+	testutil.Equal(t, "the program is at", []int{1, 2}, w.at())
 }
 
 // TestCounts: each answer is counted once, also those of a pod that is gone at the next Reconcile, and none from before this agent's start.
@@ -186,9 +176,7 @@ func TestCounts(t *testing.T) {
 	w.kernel.at[1] = 100
 	w.kernel.at[8] = 50 // the pod went while no agent ran
 	w.look("pod1", "pod2")
-	if !slices.Equal(w.at(), []int{1, 2}) {
-		t.Errorf("the program is at %v", w.at())
-	}
+	testutil.Equal(t, "the program is at", []int{1, 2}, w.at())
 	w.kernel.at[1], w.kernel.at[2] = 113, 15
 	for range 2 {
 		testutil.Must(t, w.keeper.CountNow())
@@ -210,9 +198,7 @@ func TestCounts(t *testing.T) {
 // TestErrors: Reconcile returns an error that is not about a single link, and changes nothing.
 func TestErrors(t *testing.T) {
 	w := newWorld(t)
-	if err := w.keeper.CountNow(); err != nil {
-		t.Errorf("before the first look: %v", err)
-	}
+	testutil.Check(t, w.keeper.CountNow(), "before the first look")
 	w.look("pod1")
 	w.kernel.err = errors.New("no maps")
 	if err := w.keeper.Reconcile(nil); err == nil || !strings.Contains(err.Error(), "no maps") || len(w.at()) != 1 {
