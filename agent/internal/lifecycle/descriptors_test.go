@@ -3,15 +3,15 @@ package lifecycle
 import (
 	"os"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Descriptors opened between reserveLow and release have high numbers, and later ones have low numbers again.
 func TestHigh(t *testing.T) {
 	open := func() int {
 		f, err := os.Open(os.DevNull)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		defer f.Close()
 		return int(f.Fd())
 	}

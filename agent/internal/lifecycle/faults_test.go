@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
@@ -31,9 +30,7 @@ func TestCorefileIsWrittenAgain(t *testing.T) {
 
 // In node-cache mode the agent does not look for a runtime's NRI socket.
 func TestNodeCacheWithoutNRI(t *testing.T) {
-	if socket := new(nodeCache).defaults().ResolvConf.NRI; socket != "" {
-		t.Errorf("the NRI plugin would dial %s", socket)
-	}
+	testutil.Equal(t, "socket of the NRI plugin", "", new(nodeCache).defaults().ResolvConf.NRI)
 }
 
 // Faults are counted under the label values that node-cache's alerts use.
@@ -69,17 +66,13 @@ func TestFaultsByNodeCachesNames(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(faults.Collector())
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		var got []string
 		for _, m := range families[0].GetMetric() {
 			if m.GetCounter().GetValue() == 1 {
 				got = append(got, m.GetLabel()[0].GetValue())
 			}
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testutil.Equal(t, name, c.want, got)
 	}
 }

@@ -31,9 +31,7 @@ func TestHostsListen(t *testing.T) {
 			},
 		}}
 		n, _, err := loadHosts(e, "node.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if got := fmt.Sprint(n.Listen.Metrics, " ", n.Listen.Health); got != c.want {
 			t.Errorf("%q: %s, want %s", c.listen, got, c.want)
 		}

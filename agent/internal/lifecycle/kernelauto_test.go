@@ -56,22 +56,16 @@ func TestReadNodeSigns(t *testing.T) {
 	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "sys/net/ipv4/conf/eth0"), 0o755))
 	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "thread-self/net/netfilter"), 0o755))
 	unexported := cmp.AllowUnexported(nodeSigns{})
-	if diff := cmp.Diff(nodeSigns{links: []string{"eth0"}}, readNodeSigns(proc), unexported); diff != "" {
-		t.Errorf("without the modules (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "without the modules", nodeSigns{links: []string{"eth0"}}, readNodeSigns(proc), unexported)
 	for name, text := range map[string]string{
 		"queue": "  100  17245     0 2 65531     0     0        1  1\n",
 		"log":   "    3  17245     0 2 65535     10 1\n    0   4711     0 2 65535     10 1\n",
 	} {
-		if err := os.WriteFile(filepath.Join(proc, "thread-self/net/netfilter/nfnetlink_"+name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(proc, "thread-self/net/netfilter/nfnetlink_"+name), []byte(text), 0o600))
 	}
 	// The process's first thread may be in a pod's network namespace, where other programs are bound.
 	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "net/netfilter"), 0o755))
 	testutil.Must(t, os.WriteFile(filepath.Join(proc, "net/netfilter/nfnetlink_queue"), []byte("7 1\n"), 0o600))
 	want := nodeSigns{links: []string{"eth0"}, queues: []string{"100"}, groups: []string{"3", "0"}}
-	if diff := cmp.Diff(want, readNodeSigns(proc), unexported); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "signs", want, readNodeSigns(proc), unexported)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A record of the fallback check holds for one boot and one back end.
@@ -15,9 +16,7 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 	write := func() {
 		t.Helper()
-		if err := (&verifiedFallbacks{dir: dir}).Write(addrs); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, (&verifiedFallbacks{dir: dir}).Write(addrs))
 	}
 	read := func(p *verifiedFallbacks, want bool, what string) {
 		t.Helper()
@@ -32,13 +31,9 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 		t.Helper()
 		write()
 		proof, _, err := nodestate.ProofFile(dir).Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		f(&proof)
-		if err := nodestate.ProofFile(dir).Write(proof); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, nodestate.ProofFile(dir).Write(proof))
 	}
 	change(func(p *nodestate.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
 	read(&verifiedFallbacks{dir: dir}, false, "another boot")

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -70,20 +68,14 @@ func TestFollow(t *testing.T) {
 	name, other := filepath.Join(dir, "neardns.yaml"), filepath.Join(dir, "resolv.conf")
 	write := func(file, text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write(name, "cluster.local")
 	conf, err := reader(name).read()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	kind, err := rules.Named("nftables")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	a := &agent{role: reader(name), path: name, log: log, level: new(slog.LevelVar), conf: conf, answers: newAnswers(log, conf), clients: podindex.New(conf),
 		backend: kind}
 	a.clients.Follow(pods.Open(dir, kind, log))
@@ -136,9 +128,7 @@ func TestFollow(t *testing.T) {
 	if p := given(); !p.changed {
 		t.Error("a change of the cache's memory alone is not told")
 	}
-	if got := a.config().Cache.MemoryMiB; got != memory {
-		t.Errorf("the cache's memory is %d MiB, want %d", got, memory)
-	}
+	testutil.Equal(t, "the cache's memory in MiB", memory, a.config().Cache.MemoryMiB)
 	refuse.Store(true)
 	write(name, fmt.Sprintf("refused.local %s %d", other, memory+1))
 	given()
@@ -179,9 +169,7 @@ func TestFilesOfARefusedPlan(t *testing.T) {
 		if _, err := a.plan(&conf); (err != nil) != c.refused {
 			t.Errorf("%s: %v", c.file, err)
 		}
-		if diff := cmp.Diff(c.want, a.followed()); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", c.file, diff)
-		}
+		testutil.Equal(t, c.file, c.want, a.followed())
 	}
 }
 
@@ -194,9 +182,7 @@ func TestExcludesDuringAReload(t *testing.T) {
 	a.openPods(&o, nil)
 	var reload sync.WaitGroup
 	reload.Go(func() { a.take(&next) })
-	if why := o.registry.Excludes(podfile.File{Adopted: podfile.ByCache}); why != "adoptPods is false" {
-		t.Errorf("an adopted pod, during the reload: %q", why)
-	}
+	testutil.Equal(t, "an adopted pod, during the reload", "adoptPods is false", o.registry.Excludes(podfile.File{Adopted: podfile.ByCache}))
 	reload.Wait()
 	if why := o.registry.Excludes(podfile.File{}); !strings.Contains(why, "steer.mode is none") {
 		t.Errorf("another pod, after the reload: %q", why)

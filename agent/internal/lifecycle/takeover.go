@@ -228,20 +228,12 @@ type successor struct {
 	opened     *opened
 	begun      time.Time
 	lastLogged string // last logged reason why the handover failed, or "standing by"
-	restored   bool   // the cache of an active agent of an earlier release is here
 	served     []netip.Addr
 	orphaned   *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
 
 func (s *successor) lock() (*os.File, error) {
 	return takeLock(s.opened.plan.Lock, s.agent.claim.String())
-}
-
-// Restore reads the cache of an active agent of an earlier release from r. If that is empty or cannot be used, Serve loads the snapshot
-// file.
-func (s *successor) Restore(r io.Reader) {
-	done, err := s.agent.answers.Restore(r)
-	s.restored = err == nil && !done.Unknown
 }
 
 // Serve loads the cache, which the active agent has saved, and begins to answer on that agent's sockets, for the addresses that this
@@ -259,9 +251,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 		}
 		return nil, nil
 	}
-	if !s.restored {
-		s.agent.answers.Load()
-	}
+	s.agent.answers.Load()
 	if err := s.opened.server.StartOn(ctx, cfg, sockets); err != nil {
 		return nil, err
 	}

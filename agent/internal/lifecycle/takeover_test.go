@@ -25,15 +25,11 @@ func TestHandoverOnAHungDisk(t *testing.T) {
 		disk := make(chan struct{})
 		begun := time.Now()
 		awaitSave(func() { <-disk })
-		if took := time.Since(begun); took != saveWait {
-			t.Errorf("a save that hangs took %v", took)
-		}
+		testutil.Equal(t, "a save that hangs took", saveWait, time.Since(begun))
 		close(disk)
 		begun = time.Now()
 		awaitSave(func() { time.Sleep(time.Second) })
-		if took := time.Since(begun); took != time.Second {
-			t.Errorf("a save of a second took %v", took)
-		}
+		testutil.Equal(t, "a save of a second took", time.Second, time.Since(begun))
 	})
 }
 

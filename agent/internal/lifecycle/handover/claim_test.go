@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestBirth(t *testing.T) {
@@ -25,9 +27,7 @@ func TestBirth(t *testing.T) {
 	}
 	// From another boot, or malformed.
 	for _, text := range []string{"1f0e-other-boot 5\n", "nonsense", "", "x 1 2"} {
-		if err := os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600))
 		if now, err := Birth(dir); err != nil || now <= first {
 			t.Errorf("%q: %d after %d, %v", text, now, first, err)
 		}

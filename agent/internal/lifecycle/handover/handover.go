@@ -15,7 +15,7 @@
 //	successor                     active agent
 //	hello {version, claim}  ──▶
 //	                        ◀──   offer {claim, sockets} with a descriptor for each socket, or refusal {reason}
-//	                        ◀──   cache-end (before it, agents of earlier releases send their cache in pieces)
+//	                        ◀──   cache-end (before it, agents of earlier builds send their cache in pieces)
 //	serving {addresses}     ──▶   (stops reading, checks the successor)
 //	                        ◀──   yours, with the lock's descriptor, or refusal {reason}
 //	taken                   ──▶   (releases the prober's lock, ends its connections, exits)
@@ -25,7 +25,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"time"
@@ -82,8 +81,6 @@ type ActiveAgent interface {
 
 // Successor is implemented by an agent that takes over from the active one.
 type Successor interface {
-	// Restore reads the cache of an active agent of an earlier release from r, which is empty if the agent saved it in the snapshot file.
-	Restore(r io.Reader)
 	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)
 	// Abandon undoes Serve if the handover fails, unless the active agent has ended and the successor keeps serving. It is called before

@@ -15,7 +15,7 @@ const (
 	kindHello    kind = "hello"
 	kindOffer    kind = "offer"
 	kindRefusal  kind = "refusal"
-	kindCache    kind = "cache" // only of earlier releases; the body is a piece of the cache's snapshot
+	kindCache    kind = "cache" // only of earlier builds; the body is a piece of the cache's snapshot
 	kindCacheEnd kind = "end of the cache"
 	kindServing  kind = "serving"
 	kindYours    kind = "yours"

@@ -61,9 +61,7 @@ func TestBadMessages(t *testing.T) {
 		"trailing":  {"tx", kindTaken, nil, "1 bytes too many"},
 		"a refusal": {`r{"claim":{},"reason":"no"}`, kindTaken, nil, "refused: no"},
 	} {
-		if err := parse([]byte(tc.packet), tc.kind, tc.into); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: want %q, got %v", name, tc.want, err)
-		}
+		testutil.WantError(t, parse([]byte(tc.packet), tc.kind, tc.into), tc.want, name)
 	}
 }
 

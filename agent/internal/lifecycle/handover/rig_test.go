@@ -34,7 +34,6 @@ type side struct {
 	hook  map[string]func()
 
 	claim  Claim
-	got    []byte // of the cache, as restored
 	lock   *os.File
 	pipe   *os.File // what stands for a socket
 	ended  chan error
@@ -86,12 +85,6 @@ func (s *side) StepDown(c Claim) { _ = s.call("step-down " + c.Instance) }
 
 func (s *side) Done(_ Claim, _ time.Duration, err error) { s.ended <- err }
 
-func (s *side) Restore(r io.Reader) {
-	if s.call("restore") == nil {
-		s.got, _ = io.ReadAll(r)
-	}
-}
-
 func (s *side) Serve(_ context.Context, holder Claim, sockets []Socket) ([]netip.Addr, error) {
 	s.opened = sockets
 	if holder.Instance != older.Instance || len(sockets) != 1 {
@@ -121,21 +114,15 @@ func newRig(t *testing.T, set ...func(*rig)) *rig {
 	t.Helper()
 	r := &rig{path: filepath.Join(t.TempDir(), "handover.sock"), given: make(chan bool, 1)}
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	lock, err := os.Create(filepath.Join(t.TempDir(), "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r.holder = &side{claim: older, lock: lock, pipe: write, hook: map[string]func(){}, ended: make(chan error, 8)}
 	for _, f := range set {
 		f(r)
 	}
 	l, err := Listen(r.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ctx, end := context.WithCancel(context.Background())
 	r.end = end
 	done := make(chan struct{})
@@ -176,13 +163,9 @@ func (r *rig) takeNext(t *testing.T, s *side) {
 func (r *rig) dial(t *testing.T) *conn {
 	t.Helper()
 	raw, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: r.path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	c, err := newConn(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }

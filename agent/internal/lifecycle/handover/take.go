@@ -21,7 +21,7 @@ type Taken struct {
 	Lock *os.File // the node's lock; the caller closes it when the agent ends
 }
 
-// Take requests the node from the active agent that listens at path, and receives its sockets, cache and lock. On an error, it has closed
+// Take requests the node from the active agent that listens at path, and receives its sockets and lock. On an error, it has closed
 // all received files that it did not pass to s.Serve, and has called s.Abandon if it had called s.Serve. It returns a *RefusedError if the
 // active agent refuses, and ErrNoActiveAgent if no agent listens.
 func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Successor) (*Taken, error) {
@@ -75,9 +75,9 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	for i, f := range files {
 		sockets[i].File = f
 	}
-	if err := t.cache(); err != nil {
+	if err := t.passCache(); err != nil {
 		closeFiles(files)
-		return nil, fmt.Errorf("receive the cache: %w", err)
+		return nil, fmt.Errorf("wait for the end of the cache: %w", err)
 	}
 	t.serving = true
 	addresses, err := t.successor.Serve(ctx, active, sockets)
@@ -100,27 +100,14 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	return &Taken{From: active, Lock: files[0]}, nil
 }
 
-// cache has the successor read the cache of an active agent of an earlier release; others have saved it in the snapshot file.
-func (t *taker) cache() error {
-	r := &pieces{conn: t.conn, until: time.Now().Add(cacheWait)}
-	t.successor.Restore(r)
-	_, err := io.Copy(io.Discard, r) // what Restore did not read
-	return err
-}
-
-// pieces is an io.Reader of the cache that an active agent of an earlier release sends.
-type pieces struct {
-	conn  *conn
-	until time.Time
-	rest  []byte // what was received and not yet read
-	err   error  // io.EOF after the end of the cache
-}
-
-func (r *pieces) Read(p []byte) (int, error) {
-	if len(r.rest) == 0 && r.err == nil {
-		_, r.err = r.conn.receive(time.Until(r.until), kindCache, &r.rest)
+// passCache reads past the cache that an active agent of an earlier build sends; others have saved it in the snapshot file.
+func (t *taker) passCache() error {
+	until := time.Now().Add(cacheWait)
+	for {
+		if _, err := t.conn.receive(time.Until(until), kindCache, new([]byte)); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
 	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, r.err
 }

@@ -19,18 +19,12 @@ import (
 func squat(t *testing.T, name string) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	for _, option := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, math.MaxInt32/2); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, math.MaxInt32/2))
 	}
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}), unix.Listen(fd, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}), unix.Listen(fd, 1)))
 }
 
 // inNS runs f in a netns of the test's own.
@@ -44,16 +38,12 @@ func inNS(t *testing.T, f func()) {
 func TestLockHasOneHolder(t *testing.T) {
 	inNS(t, func() {
 		first, err := Take("test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if _, err := Take("test"); !errors.Is(err, ErrHeld) {
 			t.Errorf("taken twice: %v", err)
 		}
 		other, err := Take("test-too")
-		if err != nil {
-			t.Errorf("another lock: %v", err)
-		}
+		testutil.Check(t, err, "another lock")
 		_ = other.Close()
 		_ = first.Close()
 		again, err := Take("test")
@@ -104,9 +94,7 @@ func TestUnprivilegedProcessCannotBlock(t *testing.T) {
 func netns(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return f
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // one is an area as Linux 6.18 shows it, with fewer lines.
@@ -64,9 +66,7 @@ func FuzzAreas(f *testing.F) {
 func TestSettle(t *testing.T) {
 	before := rssFile(t)
 	file, err := Settle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	after := rssFile(t)
 	if file <= 0 || after >= before {
 		t.Errorf("gave back %d bytes; %d bytes of files are resident, %d before", file, after, before)
@@ -80,13 +80,9 @@ func TestSettle(t *testing.T) {
 func rssFile(t *testing.T) int64 {
 	t.Helper()
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, rest, _ := strings.Cut(string(status), "RssFile:")
 	n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return n << 10
 }
