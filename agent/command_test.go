@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/internal/cli"
@@ -61,7 +59,6 @@ func TestCommandLine(t *testing.T) {
 		{"slip of a command", []string{"statsu"}, nil, cli.Config, "", `did you mean "status"?`},
 		{"slip of a flag", []string{"status", "--jsn"}, nil, cli.Config, "", "did you mean --json?"},
 		{"help of a command", []string{"help", "status"}, nil, cli.Good, "--output", ""},
-		{"a flag of earlier releases", []string{"status", "--watch"}, nil, cli.Config, "", "kubectl neardns status --interval"},
 		{"help of none", []string{"help", "statsu"}, nil, cli.Config, "", `did you mean "status"?`},
 		{"completion", []string{"completion", "bash"}, nil, cli.Good, "__start_neardns-agent", ""},
 		{"version as JSON", []string{"version", "-o", "json"}, nil, cli.Good, `"program": "neardns-agent"`, ""},
@@ -133,9 +130,7 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e, stdout, stderr := fake(tc.files)
-			if code := run(t.Context(), e, tc.args); code != tc.code {
-				t.Errorf("exit code %d, want %d", code, tc.code)
-			}
+			testutil.Equal(t, "exit code", tc.code, run(t.Context(), e, tc.args))
 			if !strings.Contains(stdout.String(), tc.out) {
 				t.Errorf("standard output lacks %q:\n%s", tc.out, stdout)
 			}
@@ -199,9 +194,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if text, err := os.ReadFile(list); err != nil || strings.Contains(string(text), "neardns") {
 		t.Errorf("the conflist after cleanup: %s %v", text, err)
 	}
-	if diff := cmp.Diff(before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")); diff != "" {
-		t.Errorf("left behind (-before +after):\n%s", diff)
-	}
+	testutil.Equal(t, "left behind", before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route"))
 	wantNoFolders := func(when string) {
 		t.Helper()
 		for _, name := range []string{"run", "lib"} {

@@ -4,14 +4,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestDeps checks what the agent links: it runs on every node and must not use the API server.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for prefix, why := range map[string]string{
 		"k8s.io/":               "the agent asks no API server: what it needs of the cluster is in files",
 		"sigs.k8s.io/":          "NodeConfig is read by internal/configfile, annotations by sigs.k8s.io/yaml (D-027)",

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -37,9 +35,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 			t.Errorf("doctor %v: exit code %d\n%s%s", tc.args, code, stdout, stderr)
 		}
 	}
-	if diff := cmp.Diff(before, state()); diff != "" {
-		t.Errorf("the doctor changed the node:\n%s", diff)
-	}
+	testutil.Equal(t, "the doctor changed the node", before, state())
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("the doctor left files: %v %v", left, err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/agent/internal/node/backoff"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -69,19 +67,15 @@ func (n *hostsNode) reboot() {
 func (n *hostsNode) text() string {
 	n.t.Helper()
 	text, err := os.ReadFile(n.file())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(text)
 }
 
 func (n *hostsNode) becomes(want string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if got := n.text(); got != want {
-			return fmt.Errorf("the hosts file is\n%s\nwant\n%s\n%s", got, want, n.running.Output())
-		}
-		return nil
+		got := n.text()
+		return testutil.ErrorIf(got != want, "the hosts file is\n%s\nwant\n%s\n%s", got, want, n.running.Output())
 	})
 }
 
@@ -127,9 +121,7 @@ func hostsTroubles() map[string]func(n *hostsNode) {
 func (n *hostsNode) state(stateDir string) nodestate.Hosts {
 	n.t.Helper()
 	state, _, err := nodestate.HostsFile(stateDir).Read()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return state
 }
 
@@ -149,10 +141,7 @@ func TestHostsInTrouble(t *testing.T) {
 			n.reboot()
 			testutil.Eventually(t, func() error { // a whole round without a good answer
 				s := n.state(n.dir + "/run")
-				if len(s.Services) != 1 || s.Services[0].Failed == "" {
-					return fmt.Errorf("no round has failed: %+v", s)
-				}
-				return nil
+				return testutil.ErrorIf(len(s.Services) != 1 || s.Services[0].Failed == "", "no round has failed: %+v", s)
 			})
 			if err := unix.Stat(n.file(), &now); err != nil || now.Ino != was.Ino || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
 				t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), n.running.Output())
@@ -170,10 +159,8 @@ func TestHostsInTrouble(t *testing.T) {
 		testutil.Must(t, unix.Stat(n.file(), &was))
 		second := n.ns.Start(bin, "hosts", "--config", n.dir+"/other.yaml", "--host-root", n.dir)
 		testutil.Eventually(t, func() error {
-			if s := n.state(n.dir + "/run2"); len(s.Services) != 1 || s.Services[0].Answered.IsZero() {
-				return fmt.Errorf("the second one has no answer: %+v", s)
-			}
-			return nil
+			s := n.state(n.dir + "/run2")
+			return testutil.ErrorIf(len(s.Services) != 1 || s.Services[0].Answered.IsZero(), "the second one has no answer: %+v", s)
 		})
 		if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
 			t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), second.Output())
@@ -191,20 +178,9 @@ func TestHostsInTrouble(t *testing.T) {
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, func() error {
-			if said := n.running.Output(); !strings.Contains(said, "not applied") || !strings.Contains(said, "hosts.services[0]") {
-				return errors.New(said)
-			}
-			return nil
+			said := n.running.Output()
+			return testutil.ErrorIf(!strings.Contains(said, "not applied") || !strings.Contains(said, "hosts.services[0]"), "%s", said)
 		})
 		n.becomes(ownLines + registryLines)
-	})
-	t.Run("rewritten", func(t *testing.T) {
-		t.Parallel()
-		n := newHostsNode(t, bin)
-		for i := range backoff.Limit - 1 { // with one more, repairs become fewer
-			text := ownLines + fmt.Sprintf("192.0.2.1\tprinter-%d\n", i)
-			testutil.Must(t, errors.Join(os.WriteFile(n.dir+"/etc/new", []byte(text), 0o644), os.Rename(n.dir+"/etc/new", n.file())))
-			n.becomes(text + registryLines)
-		}
 	})
 }

@@ -150,9 +150,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 		if longest > time.Second || back < 9 || state.Repairs > times/2 {
 			t.Error("the lines come back within a second at first, then less often")
 		}
-		if said := strings.Count(n.running.Output(), "another program keeps changing"); said != 1 {
-			t.Errorf("the log reports another writer %d times; want once", said)
-		}
+		testutil.Equal(t, "times that the log reports another writer", 1, strings.Count(n.running.Output(), "another program keeps changing"))
 	})
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -49,10 +48,8 @@ func TestPodsCommand(t *testing.T) {
 	testutil.RequireRoot(t) // a real socket, which another goroutine makes
 	testutil.Eventually(t, func() error {
 		out.Reset()
-		if code := run(t.Context(), e, append(args, "--json")); code != cli.Good {
-			return fmt.Errorf("exit code %d", code)
-		}
-		return nil
+		code := run(t.Context(), e, append(args, "--json"))
+		return testutil.ErrorIf(code != cli.Good, "exit code %d", code)
 	})
 	if !strings.Contains(out.String(), `"queries": 1`) {
 		t.Errorf("with one:\n%s", out)

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const (
@@ -37,9 +39,7 @@ func TestCommandsAreShort(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	if total > mostMainLines || total == 0 {
 		t.Errorf("package main of the agent has %d lines, at most %d", total, mostMainLines)

@@ -22,13 +22,8 @@ func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, err
 func statusCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "show whether the agent serves, its leases, faults, upstreams and pods"}
 	path := configFlag(c)
-	watch := c.Flags().Bool("watch", false, "") // a former flag
-	_ = c.Flags().MarkHidden("watch")           // it exists
 	out := cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if *watch {
-			return cli.Usagef("there is no --watch: run `watch neardns-agent status`, or `kubectl neardns status --interval 5s` for rates")
-		}
 		format, err := out.Format()
 		if err != nil {
 			return err

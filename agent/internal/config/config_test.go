@@ -91,50 +91,7 @@ var asValues = cmp.Options{
 }
 
 func TestLoadEveryKey(t *testing.T) {
-	text := head + `
-arrangement: steered
-clusterDomain: Example.Internal.
-redirects:
-- clusterDNS: 10.96.0.10
-  steering: 169.254.20.21
-- fd00:10:96::a
-localAddresses: [169.254.20.10, "fd00:90de:d95::a"]
-interceptNode: true
-upstreams:
-  cluster: ["${UPSTREAM}", "[fd00::9]:5353"]
-  external: [/run/resolv.conf, 9.9.9.9, "tls://1.1.1.1%cloudflare-dns.com:8853", "tls://[2620:fe::fe%dns.quad9.net]", 127.0.0.1:5300]
-stubDomains:
-  Corp.Example.: [10.1.2.3, "10.1.2.4:5353"]
-  acme.test: ["[fd00::53]"]
-kubeDNSConfigMap: /etc/kube-dns/
-cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s, memoryMiB: 8, prefetch: false, holdDenials: 20s}
-fastPath: on
-kernelHits: {mode: namespaces, namespaces: [shop, web]}
-steer: {mode: none, namespaces: []}
-adoptPods: true
-limits: {misses: 2000, tcpConnections: 3000}
-lease: {renew: 100ms, lifetime: 1s}
-link: {name: ndns0, clusterDNSOnLink: false}
-backend: nftables
-kubeProxyMode: ipvs
-listen: {metrics: "${NODE_IP}:9999", health: off}
-log: {level: debug, format: json, queries: all}
-podDNS:
-  options: [edns0, {name: ndots, value: 2}]
-  annotations: ignore
-  namespaces:
-    shop: {policy: Custom, nameservers: ["${UPSTREAM}"], search: [a.b.], annotations: honour}
-    other:
-      options: [edns0]
-resolvConf: {mode: off, paths: ["/x/{id}/r"], host: /run/r, nri: off}
-stateDir: /run/x/../nd
-persistDir: /var/nd
-snippets:
-  .: |
-    rewrite name exact ${a} b
-  Corp.Example: "log\n"
-`
-	n := load(t, text, world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
+	n := load(t, read(t, "testdata/every-key.yaml"), world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
 	want := Node{
 		PodDNS: overlay.Rules{
 			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: overlay.Ignore},
@@ -171,9 +128,7 @@ snippets:
 		Folders:      Folders{StateDir: "/run/nd", PersistDir: "/var/nd"},
 		CorefileKeys: CorefileKeys{Snippets: map[string]string{".": "rewrite name exact ${a} b\n", "corp.example": "log\n"}},
 	}
-	if diff := cmp.Diff(want, *n, asValues); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "configuration", want, *n, asValues)
 }
 
 func TestDetection(t *testing.T) {
@@ -241,9 +196,7 @@ func TestDetection(t *testing.T) {
 			for _, d := range n.Detected() {
 				got.sources[d.Field] = d.Source
 			}
-			if diff := cmp.Diff(tc.want, got, asValues, cmp.AllowUnexported(want{})); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Equal(t, "detected", tc.want, got, asValues, cmp.AllowUnexported(want{}))
 		})
 	}
 }
@@ -264,9 +217,7 @@ func TestKubeletWrittenDown(t *testing.T) {
 	elsewhere := world{files: map[string]string{"/state/kubelet.yaml": string(text)}}
 	m := load(t, head+"stateDir: /state\n", elsewhere)
 	for _, pair := range [][2]any{{n.ClusterDomain, m.ClusterDomain}, {n.Redirects, m.Redirects}, {n.LocalAddresses, m.LocalAddresses}, {n.ResolvConf.Host, m.ResolvConf.Host}} {
-		if diff := cmp.Diff(pair[0], pair[1], asValues); diff != "" {
-			t.Errorf("-by the kubelet's file +by what was written down:\n%s", diff)
-		}
+		testutil.Equal(t, "written down instead of the kubelet's file", pair[0], pair[1], asValues)
 	}
 	if m.origin["clusterDomain"] != "/state/kubelet.yaml, a copy of /var/lib/kubelet/config.yaml" {
 		t.Errorf("sources: %v", m.origin)
@@ -281,9 +232,7 @@ func TestOwn(t *testing.T) {
 		"redirects: [10.96.0.10]\n": addrs("169.254.20.10", "169.254.20.11"),
 		"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [10.96.0.11]}\n": addrs("169.254.20.10", "169.254.20.11", "10.96.0.10"),
 	} {
-		if diff := cmp.Diff(want, load(t, head+text, world{}).Own(), asValues); diff != "" {
-			t.Errorf("%s-want +got:\n%s", text, diff)
-		}
+		testutil.Equal(t, text, want, load(t, head+text, world{}).Own(), asValues)
 	}
 }
 
@@ -371,9 +320,7 @@ func TestShow(t *testing.T) {
 			golden.Check(t, "show-"+name+".yaml", n.Show())
 			// The output of Show loads as the same configuration.
 			again := load(t, n.Show(), world{files: w.files})
-			if diff := cmp.Diff(*n, *again, asValues); diff != "" {
-				t.Errorf("shown is not the same (-first +again):\n%s", diff)
-			}
+			testutil.Equal(t, "read again as shown", *n, *again, asValues)
 		})
 	}
 }
@@ -394,9 +341,7 @@ func TestDiff(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			w := world{files: map[string]string{"/etc/Corefile": ". {\n}\n"}}
 			reload, restart := Diff(load(t, base, w), load(t, tc.text, w))
-			if diff := cmp.Diff([][]string{tc.reload, tc.restart}, [][]string{reload, restart}); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Equal(t, "keys", [][]string{tc.reload, tc.restart}, [][]string{reload, restart})
 		})
 	}
 	with := base + "corefile: /etc/Corefile\n"

@@ -133,19 +133,8 @@ func (d *decoder) raw(v strict.Value, want string) (string, bool) {
 
 func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key, ".") }
 
-// retired returns why a key of earlier releases was removed, for files that still have it.
-func retired(name string) (why string, ok bool) {
-	if name == "service" {
-		return "no release ever used what stands in it: take it out", true
-	}
-	return "", false
-}
-
 // known returns the remedy for an unknown key of a mapping: the known key that was probably meant, or all known keys.
 func (d *decoder) known(prefix, key string) string {
-	if why, ok := retired(join(prefix, key)); ok {
-		return why
-	}
 	var keys []string
 	for _, name := range append(groups(), names()...) {
 		rest, ok := strings.CutPrefix(name, prefix)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/pkg/platform"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -23,9 +24,7 @@ func TestPlatforms(t *testing.T) {
 		t.Run(filepath.Base(tree), func(t *testing.T) {
 			e := treeEnv(tree)
 			n, err := Load("", e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var b strings.Builder
 			for _, d := range n.Detected() {
 				if slices.Contains([]string{"clusterDomain", "redirects", "localAddresses", "resolvConf.host"}, d.Field) {

@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestOverview(t *testing.T) {
@@ -35,9 +34,7 @@ func TestOverview(t *testing.T) {
 		Pods: []overview.Pod{{Pod: "shop/web", State: "steered",
 			Counts: overview.Counts{Queries: 64, Hits: 43, Kernel: 10, NXDomain: 5, Failures: 2}},
 			{Pod: "shop/db", State: "pending", Counts: overview.Counts{Queries: 1}}, {Pod: "0123456789abc", State: "steered"}}}
-	if diff := cmp.Diff(want, Overview(s, views, 10, true, at.Add(time.Minute))); diff != "" {
-		t.Errorf("with tenants (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "with tenants", want, Overview(s, views, 10, true, at.Add(time.Minute)))
 
 	s.Faults["trials"] = "shop/web: operation not permitted"
 	text, err := json.Marshal(Overview(s, views, 10, false, at))

@@ -5,11 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestPodsText(t *testing.T) {
@@ -25,9 +24,7 @@ shop/we?b         10.244.1.5  steered      10.96.0.10   a.b     ndots:1  overlai
 0123456789abc     -           -            -            -       -        -                -        -     -          -         -
 shop/we?b: ignored: annotation neardns.io/steer: perhaps?is neither true nor false
 `
-	if diff := cmp.Diff(squeeze(want), squeeze(PodsText(views))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "pods", squeeze(want), squeeze(PodsText(views)))
 	if text := PodsText(nil); !strings.HasPrefix(text, "no pods") {
 		t.Error(text)
 	}

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/agent/internal/node"
@@ -23,6 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // TestStatusText holds what people read to a golden text.
@@ -47,35 +46,7 @@ func TestStatusText(t *testing.T) {
 			{nodestate.HostsService{Name: "shop/registry", Addresses: []string{"10.96.0.5", "fd00::5"}, Answered: since}, hostsfile.Current},
 			{nodestate.HostsService{Name: "shop/theirs", Left: []string{"theirs.shop.svc"}}, hostsfile.Foreign}}},
 	}
-	want := `DEGRADED (instance abc, process 7, version v1, started 2026-01-02T03:04:05Z)
-  fault: configuration: the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value
-  warning: node.yaml:4:1: unknown field "cash": did you mean "cache"? (it has no effect)
-  external: kube-dns, because its Corefile has the zone corp.example
-  cache: 2048 KiB of 32768 KiB, 9 hits, 3 misses
-  last fault: 2026-01-02T03:04:05Z lease 169.254.20.11/udp: no answer
-  last repair: 2026-01-02T03:04:06Z link: set up (since the start: link 1, rules 2)
-
-ADDRESS        PROTOCOL  LEASE  SINCE                 REASON
-169.254.20.11  udp       held   2026-01-02T03:04:05Z  
-
-CLUSTER DNS  STEERING       FALLBACK
-10.96.0.10   169.254.20.11  verified
-
-SWITCH        UDP  TCP CONNECTIONS
-to the agent  7    0
-to kube-dns   0    0
-(with a few fallback checks of the agent a minute)
-
-POD          CONTAINER      INTERFACE  CLUSTER DNS  STATE    REASON
-default/web  0123456789abc  eth0       10.96.0.10   steered  
-
-HOSTS FILE     ADDRESSES          STATE    ANSWERED              REASON
-shop/registry  10.96.0.5,fd00::5  current  2026-01-02T03:04:05Z  
-shop/theirs                       foreign                        another line has theirs.shop.svc
-`
-	if diff := cmp.Diff(want, serving.Text(false)); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
-	}
+	golden.Check(t, "status.txt", serving.Text(false))
 	if text := serving.Text(true); !strings.Contains(text, "0123456789abcdef") {
 		t.Errorf("-o wide shortens the container's ID:\n%s", text)
 	}

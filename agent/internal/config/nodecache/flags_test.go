@@ -95,9 +95,7 @@ func TestFlags(t *testing.T) {
 		}
 		want := plain()
 		c.change(&want)
-		if diff := cmp.Diff(want, got, samePlain...); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.args, diff)
-		}
+		testutil.Equal(t, c.args, want, got, samePlain...)
 		if notes := strings.Join(got.Notes, "; "); (notes == "") != (c.wantNote == "") || !strings.Contains(notes, c.wantNote) {
 			t.Errorf("%s: notes %q, want %q", c.args, notes, c.wantNote)
 		}

@@ -2,46 +2,26 @@ package nodecache
 
 import (
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestReadCorefile(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")}
-	got, err := ReadCorefile("base", `cluster.local:53 in-addr.arpa:53 {
-    prometheus :9253
-    health 169.254.20.10:8080 {
-        lameduck 5s
-    }
-    forward . 10.96.0.11
-}
-.:53 {
-    prometheus :9253
-    health fd00:90de:d95::a:8081
-    ready
-    forward . 192.0.2.1 169.254.20.10:5353
-}
-other {
-    prometheus
-    health
-    forward a. 192.0.2.1 {
-        except 169.254.20.10
-    }
-}
-`, own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := os.ReadFile("testdata/survey.Corefile")
+	testutil.Must(t, err)
+	got, err := ReadCorefile("base", string(text), own)
+	testutil.Must(t, err)
 	want := Survey{Zones: []string{"cluster.local", "in-addr.arpa", ".", "other"}, Prometheus: []string{":9253", "localhost:9153"},
 		Health: []string{"169.254.20.10:8080", "[fd00:90de:d95::a]:8081", ":8080"}, Ready: []string{":8181"},
 		Forward: map[string]netip.Addr{"cluster.local": netip.MustParseAddr("10.96.0.11"), "in-addr.arpa": netip.MustParseAddr("10.96.0.11"),
 			".": netip.MustParseAddr("192.0.2.1"), "other": netip.MustParseAddr("192.0.2.1")}}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "read", want, got, cmpopts.EquateComparable(netip.Addr{}))
 	for want, text := range map[string]string{
 		"line 2: forward to 169.254.20.10, an address of the agent": ". {\n forward . 169.254.20.10\n}",
 		"forward to [fd00:90de:d95::a]:53":                          ". {\n forward . 192.0.2.1 [fd00:90de:d95::a]:53\n}",

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func fill() Fill {
@@ -76,12 +76,8 @@ import generated/x.server
 `
 	want := strings.NewReplacer("custom/", "/etc/custom/", "more/", "/etc/more/", "generated/", "/etc/generated/").Replace(text)
 	got, patterns := Imports(text, "/etc")
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"/etc/custom/*.override", "/etc/more/a.conf", "/abs/b.conf", "/etc/generated/x.server"}, patterns); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "imports", want, got)
+	testutil.Equal(t, "patterns", []string{"/etc/custom/*.override", "/etc/more/a.conf", "/abs/b.conf", "/etc/generated/x.server"}, patterns)
 }
 
 func servers(s ...string) []nameserver.Address {
@@ -147,9 +143,7 @@ func FuzzCorefile(f *testing.F) {
 
 func TestFaults(t *testing.T) {
 	f := NewFaults()
-	if err := f.Count(FaultConfigmap, nil); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, f.Count(FaultConfigmap, nil))
 	bad := errors.New("bad")
 	if err := f.Count(FaultIptables, bad); !errors.Is(err, bad) {
 		t.Error(err)
@@ -165,7 +159,5 @@ func TestFaults(t *testing.T) {
 		got[m.GetLabel()[0].GetName()+"="+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 	}
 	want := map[string]float64{"errortype=iptables": 1, "errortype=iptables_lock": 0, "errortype=interface_add": 0, "errortype=interface_check": 0, "errortype=configmap": 0}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "faults", want, got)
 }

@@ -1,16 +1,11 @@
 package bundle
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
@@ -49,9 +44,7 @@ func TestSecrets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, out := withoutSecrets(c.in)
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Equal(t, "cleaned", c.want, got)
 			if (c.in == c.want) != (len(out) == 0) {
 				t.Errorf("listed as left out: %q", out)
 			}
@@ -100,12 +93,10 @@ func TestWrite(t *testing.T) {
 	b.Put("rules/nftables.txt", nil, errors.New("there is no program nft\nhere"))
 	var packed bytes.Buffer
 	testutil.Must(t, b.Write(&packed))
-	got := unpack(t, &packed)
+	got := testutil.Untar(t, &packed, folder+"/")
 	golden.Check(t, "manifest.txt", got[manifestName])
 	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], manifestName: got[manifestName]}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "archive", want, got)
 	if n := len(got["big"]); n > maxFile || n < maxFile-11 || !strings.HasPrefix(got["big"], "0123456789\n") {
 		t.Errorf("%d bytes of the big one, beginning %.12q", n, got["big"])
 	}
@@ -125,20 +116,3 @@ var errFull = errors.New("no space")
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
-
-func unpack(t *testing.T, r io.Reader) map[string]string {
-	t.Helper()
-	zipped, err := gzip.NewReader(r)
-	testutil.Must(t, err)
-	out := map[string]string{}
-	for packed := tar.NewReader(zipped); ; {
-		head, err := packed.Next()
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		testutil.Must(t, err)
-		text, err := io.ReadAll(packed)
-		testutil.Must(t, err)
-		out[strings.TrimPrefix(head.Name, folder+"/")] = string(text)
-	}
-}

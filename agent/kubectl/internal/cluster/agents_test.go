@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMatch(t *testing.T) {
@@ -58,8 +60,6 @@ func TestPrintable(t *testing.T) {
 		"a\x9b2Jb":            "a\ufffd2Jb",
 		"a\u202eb":            "a?b", // reverses the text after it
 	} {
-		if got := Printable(text); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
+		testutil.Equal(t, text, want, Printable(text))
 	}
 }

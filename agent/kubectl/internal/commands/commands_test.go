@@ -1,10 +1,8 @@
 package commands
 
 import (
-	"archive/tar"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -28,6 +25,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 func TestCommandLine(t *testing.T) {
@@ -79,9 +78,7 @@ func (f *fakeAPI) cluster(t *testing.T) *cluster.Cluster {
 	o := new(cluster.Options)
 	o.Bind(pflag.NewFlagSet("", pflag.ContinueOnError)) // for its defaults
 	c, err := o.Connect(&rest.Config{Host: "http://api", Transport: inMemory{f}}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return c
 }
 
@@ -128,9 +125,7 @@ func TestManyNodes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				nodes, err := readings(t.Context(), f.cluster(t), 0)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				got := map[string]int{}
 				for _, r := range nodes {
 					got[r.Verdict]++
@@ -138,9 +133,7 @@ func TestManyNodes(t *testing.T) {
 						t.Errorf("%s: %s has status %v and reason %q", r.Node, r.Verdict, r.Status, r.Reason)
 					}
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("verdicts (-want +got):\n%s", diff)
-				}
+				testutil.Equal(t, "verdicts", want, got)
 				if took := time.Since(begun); took > 10*time.Second || f.most > cluster.MaxParallel {
 					t.Errorf("it took %v, with %d requests at the same time", took, f.most)
 				}
@@ -168,24 +161,11 @@ func small() *fakeAPI {
 
 func TestStatus(t *testing.T) {
 	code, out, _ := small().command(t, "status")
-	const want = `NODE   VERDICT     VERSION   LEASES        HITS    QUERIES/S   STEERED   BYPASSED   PENDING   LAST FAULT
-a      SERVING     v1.0.0    2/2           90.0%   10.0        30        1          2         3h ago link: no such device
-b      DEGRADED    v1.0.0    1/2           90.0%   10.0        30        1          2         now rules: iptables-nft: exit status 4, which is an error whose text …
-c      NO ANSWER   -         -             -       -           -         -          -         502 Bad Gateway: error trying to reach service: dial tcp: connection refused
-d      NO AGENT    -         -             -       -           -         -          -         no agent runs on it
-e      EXCLUDED    -         -             -       -           -         -          -         its label neardns.io/cache excludes it
-f      SERVING     v1.0.0    transparent   -       0.0         0         0          0         -
-`
-	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded {
-		t.Errorf("exit code %d (-want +got):\n%s", code, diff)
-	}
+	golden.Check(t, "status.txt", out)
+	testutil.Equal(t, "exit code", cli.Degraded, code)
 	code, out, _ = small().command(t, "status --node a -o wide")
-	const wide = `NODE   VERDICT   VERSION   LEASES   HITS    QUERIES/S   STEERED   BYPASSED   PENDING   KERNEL   SINCE                  POD       LAST FAULT
-a      SERVING   v1.0.0    2/2      90.0%   10.0        30        1          2         40.0%    2026-01-02T03:00:00Z   agent-a   3h ago link: no such device
-`
-	if diff := cmp.Diff(wide, out); diff != "" || code != cli.Good {
-		t.Errorf("-o wide: exit code %d (-want +got):\n%s", code, diff)
-	}
+	golden.Check(t, "status-wide.txt", out)
+	testutil.Equal(t, "exit code of -o wide", cli.Good, code)
 	_, out, _ = small().command(t, "status -o json")
 	var read struct{ Nodes []reading }
 	if err := json.Unmarshal([]byte(out), &read); err != nil || len(read.Nodes) != 6 || read.Nodes[0].Status.Counts.Queries != 10000 {
@@ -211,9 +191,7 @@ func TestInterval(t *testing.T) {
 	f := small()
 	synctest.Test(t, func(t *testing.T) {
 		nodes, err := readings(t.Context(), f.cluster(t), 10*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if r := nodes[0]; r.seconds() != 10 || r.Status.Counts != (overview.Counts{Queries: 1000}) || r.Status.Pods[0].Counts.Queries != 0 {
 			t.Errorf("%v s, %+v", r.seconds(), r.Status)
 		}
@@ -229,22 +207,12 @@ func TestInterval(t *testing.T) {
 
 func TestTop(t *testing.T) {
 	code, out, errs := small().command(t, "top --limit 3")
-	const want = `POD        NODE   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   NXDOMAIN   FAILURES
-shop/web   a      6.0         6000      83.3%    1000     50.0%    100        7
-shop/web   b      6.0         6000      83.3%    1000     50.0%    100        7
-pay/api    a      4.0         4000      100.0%   0        25.0%    3000       0
-`
-	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || !strings.Contains(errs, "node c is not counted: 502") {
-		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
+	golden.Check(t, "top.txt", out)
+	if code != cli.Degraded || !strings.Contains(errs, "node c is not counted: 502") {
+		t.Errorf("exit code %d, %s", code, errs)
 	}
 	_, out, _ = small().command(t, "top --namespaces")
-	const namespaces = `NAMESPACE   PODS   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   NXDOMAIN   FAILURES
-shop        2      12.0        12000     83.3%    2000     50.0%    200        14
-pay         2      8.0         8000      100.0%   0        25.0%    6000       0
-`
-	if diff := cmp.Diff(namespaces, out); diff != "" {
-		t.Errorf("--namespaces (-want +got):\n%s", diff)
-	}
+	golden.Check(t, "top-namespaces.txt", out)
 	for by, first := range map[string]string{"misses": "shop", "nxdomain": "pay", "failures": "shop"} {
 		if _, out, _ = small().command(t, "top --namespaces --sort-by "+by); !strings.Contains(out, "FAILURES\n"+first+" ") {
 			t.Errorf("--sort-by %s: %s is not first:\n%s", by, first, out)
@@ -254,9 +222,7 @@ pay         2      8.0         8000      100.0%   0        25.0%    6000       0
 	n := fakeNode{name: "a", phase: corev1.PodRunning, status: healthy()}
 	n.status.Pods = nil
 	views, err := json.Marshal([]inspect.PodView{{Pod: "shop/web"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.pods = strings.Replace(string(views), `"pod":"shop/web"`, `"pod":"shop/web","counts":{"queries":2000,"hits":500}`, 1)
 	f := &fakeAPI{nodes: []fakeNode{n}}
 	if code, out, errs := f.command(t, "top"); code != cli.Good || !strings.Contains(out, "shop/web   a      2.0         2000      25.0%") {
@@ -274,9 +240,7 @@ pay         2      8.0         8000      100.0%   0        25.0%    6000       0
 func restricting(t *testing.T, namespace string) (p networkingv1.NetworkPolicy) {
 	t.Helper()
 	const text = "spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: 53}]}]}"
-	if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.UnmarshalStrict([]byte(text), &p))
 	p.Namespace, p.Name = namespace, "restrict"
 	return p
 }
@@ -284,9 +248,7 @@ func restricting(t *testing.T, namespace string) (p networkingv1.NetworkPolicy) 
 func TestDoctor(t *testing.T) {
 	report := func(findings ...inspect.Finding) string {
 		text, err := json.Marshal(inspect.Report{Findings: findings, Good: len(findings) == 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return string(text)
 	}
 	dead := inspect.Finding{Check: "upstreams", State: inspect.Fail, What: "192.0.2.1 does not answer", Do: "check that server"}
@@ -299,27 +261,9 @@ func TestDoctor(t *testing.T) {
 		{name: "d", phase: corev1.PodRunning}, {name: "e"}, {name: "f", excluded: true},
 	}}
 	code, out, errs := f.command(t, "doctor")
-	const want = `FAIL  upstreams: 192.0.2.1 does not answer
-      do: check that server
-      2 nodes: b, c
-
-FAIL  node: not examined: no agent runs on it
-      1 node: e
-
-FAIL  node: not examined: no agent runs on this node
-      1 node: d
-
-WARN  kube-proxy: its rules are nftables
-      1 node: b
-
-WARN  network policy: pay/restrict, shop/restrict allow kube-dns but not 169.254.20.11: neardns's pods there stay on kube-dns
-      do: kubectl apply -n NAMESPACE -f install/allow-steering-networkpolicy.yaml, with the podSelector of that policy
-      2 namespaces: pay, shop
-
-1 of 5 nodes are good
-`
-	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || errs != "" {
-		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
+	golden.Check(t, "doctor.txt", out)
+	if code != cli.Degraded || errs != "" {
+		t.Errorf("exit code %d, %s", code, errs)
 	}
 	if !slices.Contains(f.commands, "a: /bin/neardns-agent doctor -o json") {
 		t.Errorf("commands: %q", f.commands)
@@ -342,9 +286,7 @@ func TestQuery(t *testing.T) {
 	if want := strings.ReplaceAll(answer, "\x1b", "?"); out != want || errs != "on node a:\n" || code != cli.Good {
 		t.Errorf("exit code %d, %q, %q", code, out, errs)
 	}
-	if diff := cmp.Diff([]string{"a: /bin/neardns-agent query -o yaml --type A --pod shop/web -- db.shop"}, f.commands); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "commands", []string{"a: /bin/neardns-agent query -o yaml --type A --pod shop/web -- db.shop"}, f.commands)
 	if code, _, errs := f.command(t, "query db.shop --node b"); code != cli.Failed ||
 		!strings.Contains(errs, "node b: no agent runs on this node") {
 		t.Errorf("an agent that fails: %d %s", code, errs)
@@ -359,29 +301,11 @@ func TestBundle(t *testing.T) {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
 	packed, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer packed.Close()
-	got := map[string]string{}
-	for r := tar.NewReader(packed); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got[h.Name] = string(text)
-	}
 	want := map[string]string{"neardns-cluster/a.tar.gz": "an archive", "neardns-cluster/a.log": "level=INFO msg=ready\ntoken (left out)\n",
 		"neardns-cluster/MISSING.txt": "b: no agent runs on it\n"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "archive", want, testutil.Untar(t, packed, ""))
 	if code, _, errs := f.command(t, "bundle -f "+file); code != cli.Config || !strings.Contains(errs, "it exists") {
 		t.Errorf("a file that exists: %d %s", code, errs)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -168,9 +169,7 @@ clusters: [{name: test, cluster: {server: %q}}]
 users: [{name: test, user: {token: abc}}]
 contexts: [{name: test, context: {cluster: test, user: test}}]
 `, server.URL)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.WriteFile(kubeconfig, []byte(text), 0o600))
 	return kubeconfig
 }
 

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	networkingv1 "k8s.io/api/networking/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // samples are a cluster's network policies: in shop and pay, pods may query only kube-dns; in all other namespaces they may query the cache
@@ -44,7 +45,5 @@ func samples(t *testing.T) (out []networkingv1.NetworkPolicy) {
 
 func TestBlocking(t *testing.T) {
 	steering := []netip.Addr{netip.MustParseAddr("169.254.20.11")}
-	if diff := cmp.Diff([]string{"pay/restrict", "shop/restrict"}, Blocking(samples(t), steering)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "policies", []string{"pay/restrict", "shop/restrict"}, Blocking(samples(t), steering))
 }
