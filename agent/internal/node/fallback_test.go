@@ -10,6 +10,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
@@ -71,9 +72,7 @@ func TestFallbackThatGoesIsNoFault(t *testing.T) {
 		gone := func(want ...string) {
 			t.Helper()
 			w.set(func() {
-				if got := slices.Sorted(slices.Values(w.gone)); !slices.Equal(got, want) {
-					t.Errorf("gone are %v, want %v", got, want)
-				}
+				testutil.Equal(t, "gone", want, slices.Sorted(slices.Values(w.gone)))
 				w.gone = nil
 			})
 		}
@@ -144,15 +143,23 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 	})
 }
 
-// A fallback that fails for minutes counts as lost only if its path is gone. If kube-dns is only down, pods keep the cache.
+// A fallback that fails for minutes counts as lost only if its path is gone. If kube-dns is only down, pods keep the cache. Less than some
+// minutes are no loss, whatever the rules say: kube-proxy may be restarting.
 func TestFallbackIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.prove = func() error { return nil }
+		w.lost, w.prove = "nothing translates it", func() error { return nil }
 		n, end := begin(t, w, plainPlan())
 		defer end()
 		pass(time.Minute)
 		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
+		pass(lostAfter - 10*time.Second)
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(time.Minute)
+		if w.count("give back") > 0 {
+			t.Error("given back within the time that a restart of kube-proxy takes")
+		}
+		w.set(func() { w.lost, w.prove = "", func() error { return errors.New("no answer") } })
 		pass(2 * lostAfter)
 		if got := w.count("give back"); got > 0 {
 			t.Errorf("given back %d times while kube-dns may only be away", got)
@@ -175,9 +182,7 @@ func TestFallbackIsLost(t *testing.T) {
 		}
 		n.Set(movedCluster(), taken(true))
 		pass(time.Second)
-		if lost := n.fallback(vip).Lost; lost != "" {
-			t.Errorf("lost is a fallback that no plan has: %s", lost)
-		}
+		testutil.Equal(t, "lost is a fallback that no plan has", "", n.fallback(vip).Lost)
 		n.Set(plainPlan(), taken(true))
 		w.set(func() { w.prove = func() error { return nil } })
 		pass(time.Minute)
@@ -185,24 +190,6 @@ func TestFallbackIsLost(t *testing.T) {
 		pass(time.Minute)
 		if w.count("give back") > 0 || w.count("tend proven=true") == 0 {
 			t.Errorf("after the proof: %v", w.calls())
-		}
-	})
-}
-
-// Less than some minutes are no loss, whatever the rules say: kube-proxy may be restarting.
-func TestFallbackIsNotLostAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.lost, w.prove = "nothing translates it", func() error { return nil }
-		_, end := begin(t, w, plainPlan())
-		defer end()
-		pass(time.Minute)
-		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
-		pass(lostAfter - 10*time.Second)
-		w.set(func() { w.prove = func() error { return nil } })
-		pass(time.Minute)
-		if w.count("give back") > 0 {
-			t.Error("given back within the time that a restart of kube-proxy takes")
 		}
 	})
 }

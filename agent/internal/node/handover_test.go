@@ -14,6 +14,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/lease"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const other = "its-successor"
@@ -54,14 +55,10 @@ func TestYield(t *testing.T) {
 			t.Fatal("the fallback is not proven")
 		}
 		apart, err := n.AcceptSuccessor(other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		w.forget()
 		decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		calls := since(w.calls(), "pause")
 		slices.Sort(calls[1:])
 		if want := []string{"pause", "renew 169.254.20.11/tcp", "renew 169.254.20.11/udp"}; !slices.Equal(want, calls) {
@@ -105,9 +102,7 @@ func TestYieldWithoutUpstreams(t *testing.T) {
 		})
 		w.forget()
 		decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if calls := since(w.calls(), "pause"); strings.Contains(fmt.Sprint(calls), "renew") || w.count("withdraw") != 2 {
 			t.Errorf("calls: %v", calls)
 		}
@@ -135,9 +130,7 @@ func TestYieldFails(t *testing.T) {
 				begun := time.Now()
 				decide, err := n.Yield(t.Context(), other, []netip.Addr{steer1})
 				if name == "no taker" {
-					if err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(t, err)
 					decide(false)
 				} else if err == nil || !strings.Contains(err.Error(), "fails its check at 169.254.20.11/") {
 					t.Errorf("error: %v", err)
@@ -170,9 +163,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 		pass(time.Second)
 		w.forget()
 		decide, err := n.Yield(t.Context(), other, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		calls := w.calls()
 		slices.Sort(calls[:2])
 		if want := []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "pause"}; !slices.Equal(want, calls) {
@@ -192,16 +183,15 @@ func TestBesideCounts(t *testing.T) {
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
 		apart, err := n.AcceptSuccessor(other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		w.answers(prober.Result{Instance: other})
 		pass(5 * time.Second)
 		wantReady(t, n, "beside a successor")
 		apart()
+		w.forget()
 		pass(2 * time.Second)
-		if ready, _ := n.Ready(); ready {
-			t.Error("another agent's answers are taken for ours")
+		if ready, why := n.Ready(); ready || w.count("renew") > 0 || !strings.Contains(why, "another agent (its-successor) answered") {
+			t.Errorf("another agent's answers are taken for ours: %q, %v", why, w.calls())
 		}
 		end()
 	})
@@ -222,9 +212,7 @@ func TestStopWithinAHandover(t *testing.T) {
 				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
 				apart, err := n.AcceptSuccessor(other)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() {
 					defer cancel()

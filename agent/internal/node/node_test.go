@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,9 +39,7 @@ func TestOrderOfStartAndStop(t *testing.T) {
 		want := []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "stop", "close-prober"}
 		got := w.calls()
 		slices.Sort(got[:2])
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("order of stop (-want +got):\n%s", diff)
-		}
+		testutil.Equal(t, "order of stop", want, got)
 	})
 }
 
@@ -77,9 +74,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		}
 		want := map[string]error{"link": nil, "rules": nil, "firewall": nil, "prober": nil}
 		w.set(func() {
-			if !maps.Equal(w.checked, want) {
-				t.Errorf("recorded %v, want %v", w.checked, want)
-			}
+			testutil.Equal(t, "recorded", want, w.checked)
 			delete(w.fails, "start")
 		})
 		pass(12 * time.Second)
@@ -184,40 +179,6 @@ func TestWithdrawalWithoutSwitchIsNoWarning(t *testing.T) {
 		if withdrawals == 0 || strings.Contains(logs.String(), "cannot withdraw the lease") {
 			t.Errorf("after %d withdrawals:\n%s", withdrawals, &logs)
 		}
-	})
-}
-
-func TestSilenceIsNotCountedButLapses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		n, end := begin(t, w, plainPlan())
-		pass(time.Second)
-		w.answers(prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")})
-		w.forget()
-		pass(3 * time.Second)
-		if w.count("withdraw") > 0 {
-			t.Error("silence was answered by a withdrawal: the kernel's timeout does that")
-		}
-		if ready, _ := n.Ready(); ready {
-			t.Error("ready without an answer for longer than the lease's lifetime")
-		}
-		end()
-	})
-}
-
-func TestSomebodyElsesAnswerIsNoProof(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.answers(prober.Result{Instance: "another"})
-		n, end := begin(t, w, plainPlan())
-		pass(5 * time.Second)
-		if w.count("renew") > 0 {
-			t.Error("renewed on another agent's answer")
-		}
-		if _, why := n.Ready(); !strings.Contains(why, "another agent (another) answered") {
-			t.Errorf("reason: %q", why)
-		}
-		end()
 	})
 }
 

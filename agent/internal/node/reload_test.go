@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
@@ -35,9 +36,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 			t.Errorf("order of reload: %v", order)
 		}
 		w.set(func() {
-			if !slices.Equal(w.kept, []netip.Addr{steer2}) {
-				t.Errorf("the link holds %v afterwards", w.kept)
-			}
+			testutil.Equal(t, "addresses of the link", []netip.Addr{steer2}, w.kept)
 		})
 		wantReady(t, n, "after the reload")
 		if w.count("count-reload true") != 1 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/backoff"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestRepairsAreBounded has another program undo every repair at once, for a minute.
@@ -43,9 +44,7 @@ func TestRepairsAreBounded(t *testing.T) {
 			t.Errorf("status counts %d repairs, %d were made", s.Repairs["rules"], w.count("count-repair rules"))
 		}
 		pass(backoff.Window + slowCheck + backoff.Last)
-		if fault := n.Status().Faults["rules"]; fault != "" {
-			t.Errorf("the fault outlives the flapping: %s", fault)
-		}
+		testutil.Equal(t, "the fault outlives the flapping", "", n.Status().Faults["rules"])
 		end()
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward"
 	"github.com/neardns/neardns/internal/dns/server"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const self = "this-agent"
@@ -368,9 +369,7 @@ func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, f
 	return n, func() {
 		t.Helper()
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
+		testutil.Check(t, <-done, "run")
 		if n := w.watches.Load(); n > 0 {
 			t.Errorf("%d watches go on after the node's end", n)
 		}

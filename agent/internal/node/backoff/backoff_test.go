@@ -3,6 +3,8 @@ package backoff
 import (
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestFlapping(t *testing.T) {
@@ -29,9 +31,7 @@ func TestFlapping(t *testing.T) {
 	if count, lasts := q.Lasts(); begun != 1 || !lasts || count != Limit+6 {
 		t.Errorf("begun %d times, %d repairs counted", begun, count)
 	}
-	if got := q.Until().Sub(now); got != Last {
-		t.Errorf("after many repairs the next one is held back for %v, want %v", got, Last)
-	}
+	testutil.Equal(t, "after many repairs the next one is held back for", Last, q.Until().Sub(now))
 	if q.Due(now.Add(Last-1)) || !q.Due(now.Add(Last)) {
 		t.Error("due at the wrong time")
 	}

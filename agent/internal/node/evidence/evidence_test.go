@@ -21,6 +21,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -167,9 +168,7 @@ func TestEvidence(t *testing.T) {
 		k, logged := newKernel(), new(bytes.Buffer)
 		e, stop := run(k, logTo(logged))
 		queries(k, 60, false)
-		if k.reads != 0 {
-			t.Errorf("notes read %d times while everybody was heard", k.reads)
-		}
+		testutil.Equal(t, "reads of the notes while everybody was heard", 0, k.reads)
 		begun := time.Now()
 		queries(k, 2, true)
 		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || len(k.suspects) != 1 {
@@ -180,9 +179,7 @@ func TestEvidence(t *testing.T) {
 			list[0].Since.Before(begun) || list[0].NextTrial.Sub(list[0].Since) != podstate.Soon {
 			t.Errorf("status: %+v", list)
 		}
-		if got := gauges(t, e)["ipv4 udp"]; got != 1 {
-			t.Errorf("gauge: %v", got)
-		}
+		testutil.Equal(t, "gauge", 1, gauges(t, e)["ipv4 udp"])
 
 		lost := k.unheard[steer.UDP]
 		queries(k, 3600, true)
@@ -200,9 +197,7 @@ func TestEvidence(t *testing.T) {
 		if len(e.Bypassed()) != 0 || !strings.Contains(logged.String(), "bypass ended") {
 			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), logged)
 		}
-		if got := gauges(t, e)["ipv4 udp"]; got != 0 {
-			t.Errorf("gauge: %v", got)
-		}
+		testutil.Equal(t, "gauge", 0, gauges(t, e)["ipv4 udp"])
 		for range 100 { // cuts of up to ten minutes: the pod's own queries need not be its trials, and it is back within 15 s
 			queries(k, 2+rand.IntN(590), true)
 			queries(k, 15, false)
@@ -298,9 +293,7 @@ func gauges(t *testing.T, e *Evidence) map[string]float64 {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(e.Collectors()...)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("promlint: %v, %v", problems, err)

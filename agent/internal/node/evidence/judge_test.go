@@ -7,6 +7,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -136,9 +137,7 @@ func TestJudge(t *testing.T) {
 					t.Errorf("verdict %d: %v, want %v", i, got[i], c.want[i])
 				}
 			}
-			if again != c.again {
-				t.Errorf("again: %v, want %v", again, c.again)
-			}
+			testutil.Equal(t, "again", c.again, again)
 		})
 	}
 }
@@ -172,40 +171,5 @@ func TestJudgeForgets(t *testing.T) {
 	j.findDropped(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
 	if len(j.firstDropped) != 0 {
 		t.Errorf("not forgotten: %v", j.firstDropped)
-	}
-}
-
-// TestHoldOutlastsThePause: a bypassed client is tried by the agent before the switch takes one of the client's own queries for the trial.
-// If its netns is not known, its own query is the trial, ever more rarely.
-func TestHoldOutlastsThePause(t *testing.T) {
-	start := time.Unix(1_800_000_000, 0)
-	held := func(steer.Client) (Lease, bool) { return Lease{}, true }
-	j := newJudge()
-	j.noteBypass(pod, j.next(pod, true, start))
-	trials := 0
-	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(500 * time.Millisecond) {
-		if h := j.bypassed[pod]; now.After(h.last.Add(steer.Hold(h.step))) {
-			t.Fatalf("after %s the hold ends before the trial: %+v", now.Sub(start), h)
-		}
-		for _, c := range j.dueTrials(now, held) {
-			trials++
-			j.noteBypass(c, j.next(c, true, now.Add(500*time.Millisecond))) // it is dropped, too
-		}
-	}
-	if trials < 100 || trials > 120 { // 60 in the first ten minutes, then one a minute
-		t.Errorf("%d trials", trials)
-	}
-	own := newJudge()
-	own.noteBypass(pod, own.next(pod, false, start))
-	for step, now := 0, start; step < 6; step++ {
-		h := own.bypassed[pod]
-		if want := steer.Hold(step); h.nextTrial().Sub(now) != want {
-			t.Errorf("step %d: its trial after %s, want %s", step, h.nextTrial().Sub(now), want)
-		}
-		if due := own.dueTrials(now, held); len(due) > 0 {
-			t.Error("a trial from a netns that is not known")
-		}
-		now = h.nextTrial()
-		own.noteBypass(pod, own.next(pod, false, now))
 	}
 }

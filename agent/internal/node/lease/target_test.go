@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestProbes gives sequences of probes, 150 ms apart, to a target that has its lease, and checks the last verdict.
@@ -37,9 +39,7 @@ func TestProbes(t *testing.T) {
 					proven = now
 				}
 			}
-			if got != tc.want {
-				t.Errorf("verdict %d, want %d", got, tc.want)
-			}
+			testutil.Equal(t, "verdict", tc.want, got)
 		})
 	}
 }
@@ -50,9 +50,7 @@ func TestRest(t *testing.T) {
 			t.Errorf("after %d losses a rest of %s, want %s", losses, got, want)
 		}
 	}
-	if got := restAfter(1000); got != restMax {
-		t.Errorf("after many losses a rest of %s", got)
-	}
+	testutil.Equal(t, "rest after many losses", restMax, restAfter(1000))
 }
 
 // TestTargetWalk takes random probes in and checks what must hold for each lease.

@@ -56,9 +56,7 @@ var wantBoth = []string{
 // assertBoth checks the whole: the addresses and their properties, the link's flags, and that nothing is left to do.
 func assertBoth(t *testing.T, ns *testutil.NetNS, cfg Config) {
 	t.Helper()
-	if diff := cmp.Diff(wantBoth, shownAddresses(ns)); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "addresses", wantBoth, shownAddresses(ns))
 	show := ns.Run("ip", "link", "show", "dev", name)
 	if !strings.Contains(show, ",UP") || strings.Contains(show, "MULTICAST") {
 		t.Errorf("link must be up and without multicast: %s", show)
@@ -72,9 +70,7 @@ func assertBoth(t *testing.T, ns *testutil.NetNS, cfg Config) {
 func TestEnsureMakesLink(t *testing.T) {
 	ns, cfg := host(t)
 	done, err := Ensure(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	const added = ", added 169.254.20.10, added 169.254.20.11, added fd00:90de:d95::a, added fd00:90de:d95::b"
 	kind, _, _ := strings.Cut(done, ", ")
 	if kind != "created "+kindDummy && kind != "created "+kindBridge || !strings.HasSuffix(done, added) {
@@ -122,9 +118,7 @@ func TestEnsureRepairs(t *testing.T) {
 			}
 			c.wreck(ns)
 			done, err := Ensure(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if !strings.Contains(done, c.says) {
 				t.Errorf("changes %q do not say %q", done, c.says)
 			}
@@ -144,9 +138,7 @@ func TestEnsureShrinks(t *testing.T) {
 	if err != nil || strings.Count(done, "removed ") != 3 {
 		t.Fatalf("changes %q, %v; want three addresses removed", done, err)
 	}
-	if diff := cmp.Diff(wantBoth[1:2], shownAddresses(ns)); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "addresses", wantBoth[1:2], shownAddresses(ns))
 }
 
 // New links start with IPv6 off on hosts that set the default so; ours still gets its addresses.
@@ -249,9 +241,7 @@ func TestForeignLinkOfOurName(t *testing.T) {
 			if _, err := Ensure(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("Ensure: error %v, want %q", err, c.says)
 			}
-			if err := Remove(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("Remove: error %v, want %q", err, c.says)
-			}
+			testutil.WantError(t, Remove(cfg), c.says, "Remove")
 			if after := ns.Run("ip", "link", "show", "dev", name) + ns.Run("ip", "-4", "addr", "show", "dev", name); after != before {
 				t.Errorf("the foreign link was changed:\n%s", cmp.Diff(before, after))
 			}
@@ -262,16 +252,12 @@ func TestForeignLinkOfOurName(t *testing.T) {
 func TestRemove(t *testing.T) {
 	ns, cfg := host(t)
 	before := ns.Run("ip", "addr")
-	if err := Remove(cfg); err != nil {
-		t.Errorf("no link: %v", err)
-	}
+	testutil.Check(t, Remove(cfg), "no link")
 	if _, err := Ensure(cfg); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := Remove(cfg); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, Remove(cfg))
 	}
 	if after := ns.Run("ip", "addr"); after != before {
 		t.Errorf("residue:\n%s", cmp.Diff(before, after))
@@ -350,9 +336,7 @@ func TestWatch(t *testing.T) {
 		// A watch of its own for each change: it ticks for what comes after it.
 		ctx, cancel := context.WithCancel(t.Context())
 		ticks, err := Watch(ctx, cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		change()
 		testutil.Receive(t, ticks)
 		cancel()

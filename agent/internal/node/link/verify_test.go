@@ -14,14 +14,10 @@ func TestVerify(t *testing.T) {
 	verify := func() string {
 		t.Helper()
 		drift, err := Verify(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return strings.Join(drift, "; ")
 	}
-	if got := verify(); got != "there is no such link" {
-		t.Errorf("without a link: %q", got)
-	}
+	testutil.Equal(t, "without a link", "there is no such link", verify())
 	first := cfg.Addresses[0].String()
 	for _, tc := range []struct{ name, command, want string }{
 		{"down", "ip link set neardns0 down", "it is down"},

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // describes lists where the products may make a steer.Host, and how many: this package; the plugin, which has no NodeConfig and
@@ -50,9 +52,7 @@ func TestOneDescription(t *testing.T) {
 			})
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 	}
 	for by, want := range describes {
 		if made[by] != want {
@@ -85,9 +85,7 @@ func TestArrangementIsOneWord(t *testing.T) {
 			}
 			set := token.NewFileSet()
 			file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			ast.Inspect(file, func(n ast.Node) bool {
 				switch n := n.(type) {
 				case *ast.KeyValueExpr:

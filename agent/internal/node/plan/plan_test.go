@@ -17,6 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
@@ -165,9 +166,7 @@ func show(path string, v reflect.Value) string {
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 }
 
 // With an error, a plan lacks only the part at fault: the doctor compares the node with such a plan.
@@ -190,12 +189,8 @@ func TestPlanWithAFault(t *testing.T) {
 			n, err := config.Load("/node.yaml", config.Env{LookupEnv: func(string) (string, bool) { return "", false }, ReadFile: readFile})
 			must(t, err)
 			p, _, err := plan.Read(n, readFile, "instance")
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want %q", err, tc.want)
-			}
-			if !slices.Equal(p.Addresses(), tc.at) {
-				t.Errorf("addresses %v, want %v", p.Addresses(), tc.at)
-			}
+			testutil.WantError(t, err, tc.want)
+			testutil.Equal(t, "addresses", tc.at, p.Addresses())
 		})
 	}
 }

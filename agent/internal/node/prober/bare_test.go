@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -27,25 +26,17 @@ func (n *node) bareProber(t testing.TB) *Prober {
 	cfg := n.config()
 	cfg.Redirects = nil
 	p, err := openProber(cfg, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Check(t, p.Close(), "close") })
 	return p
 }
 
 // awaitWay waits until queries get through: IPv6 addresses serve only once the kernel's work queue has added their routes.
 func (n *node) awaitWay(t testing.TB, p *Prober) {
 	t.Helper()
-	for _, target := range n.locals {
-		for _, protocol := range protocols {
-			testutil.Eventually(t, func() error { return probeInSilence(t, p, target, protocol).Err })
-		}
-	}
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
+		testutil.Eventually(t, func() error { return probeInSilence(t, p, target, protocol).Err })
+	})
 }
 
 func TestBareProbe(t *testing.T) {
@@ -54,19 +45,7 @@ func TestBareProbe(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
 				n, p := newBareNode(t, testutil.Options{Families: f, Proxy: proxy})
 				n.awaitWay(t, p)
-				for _, target := range n.locals {
-					for _, protocol := range protocols {
-						for range 3 {
-							wantOK(t, probe(t, p, target, protocol))
-						}
-					}
-				}
-				for _, q := range n.agent.Log() {
-					if q.From.Addr() != steer.ProbeSource(q.From.Addr().Is4()) {
-						t.Errorf("the agent was asked by %s, want the probe source", q.From)
-					}
-				}
-				testutil.WantNoConntrack(t, n.Host)
+				n.wantProbed(t, p, n.locals)
 			})
 		}
 	}
@@ -75,36 +54,26 @@ func TestBareProbe(t *testing.T) {
 func TestBareFailures(t *testing.T) {
 	n, p := newBareNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	n.awaitWay(t, p)
-	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
-		t.Helper()
-		for _, target := range n.locals {
-			for _, protocol := range protocols {
-				f(target, protocol)
-			}
-		}
-	}
 	n.agent.Behave(testutil.Behaviour{Drop: true})
-	each(func(target netip.Addr, protocol steer.Protocol) {
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probeInSilence(t, p, target, protocol), Timeout, "no answer: ")
 	})
-	each(func(target netip.Addr, protocol steer.Protocol) {
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, n.canceled(t, p, target, protocol), Canceled, "canceled")
 	})
 	n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
-	each(func(target netip.Addr, protocol steer.Protocol) {
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "SERVFAIL")
 	})
 	n.agent.Behave(testutil.Behaviour{})
 	n.agent.Stop()
-	each(func(target netip.Addr, protocol steer.Protocol) {
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol), Refused, "no process listens")
 	})
 	n.agent.Start()
-	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantOK(t, probe(t, p, target, protocol))
-	})
+	wantAllOK(t, p, n.locals)
 	testutil.Must(t, p.Close())
-	each(func(target netip.Addr, protocol steer.Protocol) {
+	each(n.locals, func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 	})
 	if _, err := n.Host.Netlink().LinkByName(steer.SourcesInterface); !hostnet.IsNoLink(err) {
@@ -118,21 +87,8 @@ func TestBareProve(t *testing.T) {
 		t.Run(string(proxy), func(t *testing.T) {
 			n, p := newBareNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			n.awaitWay(t, p)
-			for _, a := range n.locals {
-				if err := prove(t, p, a); err != nil {
-					t.Error(err)
-				}
-			}
-			if got := proofs(n.DNS); got != 4 {
-				t.Errorf("kube-dns had %d proofs, want 4", got)
-			}
-			if got := n.agent.Asked(serviceName); got != 0 {
-				t.Errorf("the agent was asked %d times", got)
-			}
-			n.Proxy.Remove()
-			if err := proveInSilence(t, p, n.locals[0]); err == nil || !strings.Contains(err.Error(), "over udp") {
-				t.Errorf("no translation: %v", err)
-			}
+			n.wantProved(t, p, n.locals)
+			n.wantUnproved(t, p, n.locals[0])
 		})
 	}
 }
@@ -168,11 +124,7 @@ func TestBareRepair(t *testing.T) {
 	if _, err := New(cfg); !errors.Is(err, ErrHeld) {
 		t.Errorf("a second prober: %v, want ErrHeld", err)
 	}
-	if err := p.Reconfigure(nil, n.locals[:1]); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, p.Reconfigure(nil, n.locals[:1]))
 	wantOK(t, probe(t, p, n.locals[0], steer.UDP))
-	if err := p.Reconfigure(n.redirects, n.locals); err == nil || !strings.Contains(err.Error(), "need a pod table") {
-		t.Errorf("redirects without a netns: %v", err)
-	}
+	testutil.WantError(t, p.Reconfigure(n.redirects, n.locals), "need a pod table", "redirects without a netns")
 }

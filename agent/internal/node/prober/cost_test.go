@@ -18,9 +18,7 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 		}
 	}
 	testutil.Eventually(t, func() error { return noTCP(n.Host.Run("ss", "-Htan", "state", "connected")) })
-	if err := noTCP(p.output(t, "ss", "-Htan", "state", "all")); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, noTCP(p.output(t, "ss", "-Htan", "state", "all")))
 	testutil.WantNoConntrack(t, n.Host)
 }
 

@@ -39,10 +39,8 @@ func startChild(t *testing.T, ns *testutil.NetNS) *testutil.Process {
 	cmd.Env = append(os.Environ(), childVariable+"=1")
 	process := ns.StartCmd(cmd)
 	testutil.Eventually(t, func() error {
-		if out := process.Output(); !strings.Contains(out, "ready") {
-			return fmt.Errorf("not ready: %s", out)
-		}
-		return nil
+		out := process.Output()
+		return testutil.ErrorIf(!strings.Contains(out, "ready"), "not ready: %s", out)
 	})
 	return process
 }
@@ -66,12 +64,7 @@ func TestKilledProberLeavesNothing(t *testing.T) {
 		t.Fatal("the refused prober took the first one's link away")
 	}
 	process.Kill()
-	testutil.Eventually(t, func() error {
-		if hasLink(n.Host) {
-			return errors.New("the link is still there")
-		}
-		return nil
-	})
+	testutil.Eventually(t, func() error { return testutil.ErrorIf(hasLink(n.Host), "the link is still there") })
 	second := startChild(t, n.Host)
 	second.Kill()
 	// At once: the dead one's link may still be on its way out.
@@ -121,7 +114,5 @@ func TestProberUnderReversePathFilter(t *testing.T) {
 	n.Host.Sysctl("net.ipv4.conf.default.rp_filter", "1")
 	p := n.prober(t)
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
-	if err := p.CheckFallback(t.Context(), n.ClusterDNS()[0], serviceName); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, p.CheckFallback(t.Context(), n.ClusterDNS()[0], serviceName))
 }

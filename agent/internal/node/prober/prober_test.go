@@ -77,13 +77,9 @@ func newNode(t testing.TB, o testutil.Options) *node {
 func (n *node) applyHostTable(t testing.TB, change ...func(*steer.Host)) {
 	t.Helper()
 	locals, err := steer.Locals(n.locals, n.redirects)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	table, err := nft.Open(n.Host.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer table.Close()
 	host := steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}
 	for _, f := range change {
@@ -99,14 +95,8 @@ func (n *node) config() Config {
 func (n *node) prober(t testing.TB) *Prober {
 	t.Helper()
 	p, err := New(n.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	testutil.Must(t, err)
+	t.Cleanup(func() { testutil.Check(t, p.Close(), "close") })
 	return p
 }
 
@@ -152,12 +142,7 @@ func (n *node) canceled(t *testing.T, p *Prober, target netip.Addr, protocol ste
 	defer cancel()
 	before, result := len(n.agent.Log()), make(chan Result, 1)
 	go func() { result <- p.Probe(ctx, target, protocol) }()
-	testutil.Eventually(t, func() error {
-		if len(n.agent.Log()) == before {
-			return errors.New("the agent has no query")
-		}
-		return nil
-	})
+	testutil.Eventually(t, func() error { return testutil.ErrorIf(len(n.agent.Log()) == before, "the agent has no query") })
 	cancel()
 	return testutil.Receive(t, result)
 }
@@ -169,6 +154,37 @@ func wantOK(t testing.TB, r Result) {
 	}
 }
 
+// each calls f for each target over each protocol.
+func each(targets []netip.Addr, f func(target netip.Addr, protocol steer.Protocol)) {
+	for _, target := range targets {
+		f(target, steer.UDP)
+		f(target, steer.TCP)
+	}
+}
+
+// wantAllOK probes each target over each protocol.
+func wantAllOK(t testing.TB, p *Prober, targets []netip.Addr) {
+	t.Helper()
+	each(targets, func(target netip.Addr, protocol steer.Protocol) { wantOK(t, probe(t, p, target, protocol)) })
+}
+
+// wantProbed probes each target three times over each protocol: the agent has the queries, from the probe source.
+func (n *node) wantProbed(t *testing.T, p *Prober, targets []netip.Addr) {
+	t.Helper()
+	for range 3 {
+		wantAllOK(t, p, targets)
+	}
+	asked := map[string]bool{}
+	for _, q := range n.agent.Log() {
+		if q.From.Addr() != steer.ProbeSource(q.From.Addr().Is4()) {
+			t.Errorf("the agent was asked by %s, want the probe source", q.From)
+		}
+		asked[q.Network+" "+q.To.Addr().String()] = true
+	}
+	testutil.Equal(t, "sockets that were asked", 2*len(targets), len(asked))
+	testutil.WantNoConntrack(t, n.Host)
+}
+
 func wantFailure(t testing.TB, r Result, want Failure, says string) {
 	t.Helper()
 	if r.Failure != want || r.Err == nil || !strings.Contains(r.Err.Error(), says) || r.Instance != "" {
@@ -176,33 +192,13 @@ func wantFailure(t testing.TB, r Result, want Failure, says string) {
 	}
 }
 
-var protocols = []steer.Protocol{steer.UDP, steer.TCP}
-
 // There is no lease, so pods' queries would go to kube-dns. Only the prober's reach the agent, so that a first lease can be granted.
 func TestProbe(t *testing.T) {
 	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
 		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
 				n := newNode(t, testutil.Options{Families: f, Proxy: proxy})
-				p := n.prober(t)
-				for _, target := range n.targets() {
-					for _, protocol := range protocols {
-						for range 3 {
-							wantOK(t, probe(t, p, target, protocol))
-						}
-					}
-				}
-				asked := map[string]bool{}
-				for _, q := range n.agent.Log() {
-					if q.From.Addr() != steer.ProbeSource(q.From.Addr().Is4()) {
-						t.Errorf("the agent was asked by %s, want the probe source", q.From)
-					}
-					asked[q.Network+" "+q.To.Addr().String()] = true
-				}
-				if want := 2 * len(n.targets()); len(asked) != want {
-					t.Errorf("sockets that were asked: %v, want %d", asked, want)
-				}
-				testutil.WantNoConntrack(t, n.Host)
+				n.wantProbed(t, n.prober(t), n.targets())
 			})
 		}
 	}
@@ -211,18 +207,10 @@ func TestProbe(t *testing.T) {
 func TestProbeFailures(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	p := n.prober(t)
-	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
-		t.Helper()
-		for _, target := range n.targets() {
-			for _, protocol := range protocols {
-				f(target, protocol)
-			}
-		}
-	}
 	t.Run("hung", func(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Drop: true})
 		defer n.agent.Behave(testutil.Behaviour{})
-		each(func(target netip.Addr, protocol steer.Protocol) {
+		each(n.targets(), func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probeInSilence(t, p, target, protocol), Timeout, "no answer: ")
 		})
 	})
@@ -238,41 +226,37 @@ func TestProbeFailures(t *testing.T) {
 	t.Run("the agent answers nonsense", func(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
 		defer n.agent.Behave(testutil.Behaviour{})
-		each(func(target netip.Addr, protocol steer.Protocol) {
+		each(n.targets(), func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "SERVFAIL")
 		})
 	})
 	t.Run("canceled", func(t *testing.T) {
 		n.agent.Behave(testutil.Behaviour{Drop: true})
 		defer n.agent.Behave(testutil.Behaviour{})
-		each(func(target netip.Addr, protocol steer.Protocol) {
+		each(n.targets(), func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, n.canceled(t, p, target, protocol), Canceled, "canceled")
 		})
 	})
 	t.Run("no socket, so kube-dns answers", func(t *testing.T) {
 		n.agent.Stop()
 		defer n.agent.Start()
-		each(func(target netip.Addr, protocol steer.Protocol) {
+		each(n.targets(), func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "NXDOMAIN by another server than the agent")
 		})
 	})
 	t.Run("back again on the same sockets", func(t *testing.T) {
-		each(func(target netip.Addr, protocol steer.Protocol) {
-			wantOK(t, probe(t, p, target, protocol))
-		})
+		wantAllOK(t, p, n.targets())
 	})
 	t.Run("no switch and no socket", func(t *testing.T) {
 		n.agent.Stop()
 		n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
-		for _, local := range n.locals {
-			for _, protocol := range protocols {
-				wantFailure(t, probe(t, p, local, protocol), Refused, "no process listens")
-			}
-		}
+		each(n.locals, func(local netip.Addr, protocol steer.Protocol) {
+			wantFailure(t, probe(t, p, local, protocol), Refused, "no process listens")
+		})
 	})
 	t.Run("closed", func(t *testing.T) {
 		testutil.Must(t, p.Close())
-		each(func(target netip.Addr, protocol steer.Protocol) {
+		each(n.targets(), func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 		})
 		if err := p.CheckFallback(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
@@ -297,42 +281,42 @@ func proofs(s *testutil.DNSServer) int {
 	return len(from)
 }
 
+// wantProved proves the fallback to both targets, over both protocols by kube-dns and not by the agent.
+func (n *node) wantProved(t *testing.T, p *Prober, targets []netip.Addr) {
+	t.Helper()
+	for _, a := range targets {
+		testutil.Check(t, prove(t, p, a))
+	}
+	testutil.Equal(t, "proofs at kube-dns", 4, proofs(n.DNS))
+	testutil.Equal(t, "queries to the agent", 0, n.agent.Asked(serviceName))
+}
+
+// wantUnproved takes kube-proxy's rules away, without which nothing is proved.
+func (n *node) wantUnproved(t *testing.T, p *Prober, target netip.Addr) {
+	t.Helper()
+	n.Proxy.Remove()
+	testutil.WantError(t, proveInSilence(t, p, target), "over udp", "no translation")
+}
+
 // The fallback check uses the fallback also while the agent serves, and fails if the path of the fallback is broken.
 func TestProve(t *testing.T) {
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 		t.Run(string(proxy), func(t *testing.T) {
 			n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			p := n.prober(t)
-			for _, a := range n.ClusterDNS() {
-				if err := prove(t, p, a); err != nil {
-					t.Error(err)
-				}
-			}
-			if got := proofs(n.DNS); got != 4 {
-				t.Errorf("kube-dns had %d proofs, want 4", got)
-			}
+			n.wantProved(t, p, n.ClusterDNS())
 			for _, q := range n.DNS.Log() {
 				if from := q.From.Addr(); from == steer.FallbackCheckSource(from.Is4()) {
 					t.Errorf("a question left the node from %s: kube-dns elsewhere could not answer", from)
 				}
 			}
-			if got := n.agent.Asked(serviceName); got != 0 {
-				t.Errorf("the agent was asked %d times", got)
-			}
 			first := n.ClusterDNS()[0]
 			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeNameError})
-			if err := prove(t, p, first); err != nil {
-				t.Errorf("NXDOMAIN is an answer: %v", err)
-			}
+			testutil.Check(t, prove(t, p, first), "NXDOMAIN is an answer")
 			n.DNS.Behave(testutil.Behaviour{Rcode: dns.RcodeServerFailure})
-			if err := prove(t, p, first); err == nil || !strings.Contains(err.Error(), "SERVFAIL") {
-				t.Errorf("kube-dns fails: %v", err)
-			}
+			testutil.WantError(t, prove(t, p, first), "SERVFAIL", "kube-dns fails")
 			n.DNS.Behave(testutil.Behaviour{})
-			n.Proxy.Remove()
-			if err := proveInSilence(t, p, first); err == nil || !strings.Contains(err.Error(), "over udp") {
-				t.Errorf("no translation: %v", err)
-			}
+			n.wantUnproved(t, p, first)
 		})
 	}
 }
@@ -341,9 +325,7 @@ func TestProve(t *testing.T) {
 func TestReconfigureAwaitsProbes(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	p, err := New(n.config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer p.Close()
 	asked, answer := make(chan struct{}), make(chan struct{})
 	n.agent.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
@@ -354,9 +336,7 @@ func TestReconfigureAwaitsProbes(t *testing.T) {
 	heard := make(chan Result)
 	go func() { heard <- probe(t, p, n.redirects[0].ClusterDNS, steer.UDP) }()
 	<-asked
-	if err := p.Reconfigure(n.redirects, n.locals); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, p.Reconfigure(n.redirects, n.locals))
 	close(answer)
 	wantOK(t, <-heard)
 	n.agent.Behave(testutil.Behaviour{})
@@ -368,20 +348,12 @@ func TestReconfigure(t *testing.T) {
 	cfg := n.config()
 	cfg.Redirects, cfg.Locals = n.redirects[:1], nil
 	p, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer p.Close()
 	wantOK(t, probe(t, p, n.redirects[0].ClusterDNS, steer.UDP))
 	testutil.Must(t, p.Reconfigure(n.redirects, n.locals))
-	for _, target := range n.targets() {
-		for _, protocol := range protocols {
-			wantOK(t, probe(t, p, target, protocol))
-		}
-	}
+	wantAllOK(t, p, n.targets())
 	testutil.Must(t, p.Reconfigure(n.redirects[1:], nil))
 	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP))
-	if err := p.inside.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, p.inside.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}))
 }

@@ -6,15 +6,15 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Only an answer to the probe's own query makes it succeed, whatever packet arrives.
 func FuzzJudge(f *testing.F) {
 	q := newQuestion()
 	var m dns.Msg
-	if err := m.Unpack(q.wire); err != nil {
-		f.Fatal(err)
-	}
+	testutil.Must(f, m.Unpack(q.wire))
 	answer := new(dns.Msg).SetReply(&m)
 	f.Add(q.wire)
 	f.Add(pack(f, answer))
@@ -44,30 +44,22 @@ func FuzzJudge(f *testing.F) {
 func pack(f *testing.F, m *dns.Msg) []byte {
 	f.Helper()
 	wire, err := m.Pack()
-	if err != nil {
-		f.Fatal(err)
-	}
+	testutil.Must(f, err)
 	return wire
 }
 
 func TestProves(t *testing.T) {
 	q, err := addressQuestion("kubernetes.default.svc.cluster.local", netip.MustParseAddr("fd00:96::a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var m dns.Msg
-	if err := m.Unpack(q.wire); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, m.Unpack(q.wire))
 	if m.Question[0].Qtype != dns.TypeAAAA || !m.RecursionDesired {
 		t.Errorf("the question is not a pod's: %v", &m)
 	}
 	for code, ok := range map[int]bool{dns.RcodeSuccess: true, dns.RcodeNameError: true, dns.RcodeServerFailure: false, dns.RcodeRefused: false} {
 		answer := new(dns.Msg).SetRcode(&m, code)
 		wire, err := answer.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if err := q.checkAnswer(wire, nil); (err == nil) != ok {
 			t.Errorf("%s: %v", dns.RcodeToString[code], err)
 		}

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -25,11 +23,6 @@ func (p *Prober) output(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-func (p *Prober) run(t testing.TB, args ...string) {
-	t.Helper()
-	p.output(t, args...)
-}
-
 func TestEnsureRepairs(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	p := n.prober(t)
@@ -40,8 +33,8 @@ func TestEnsureRepairs(t *testing.T) {
 		{"nothing", func() {}},
 		{"link deleted", func() { n.Host.DelLink(steer.ProberInterface) }},
 		{"link down", func() { n.Host.Down(steer.ProberInterface) }},
-		{"link deleted inside", func() { p.run(t, "ip", "link", "del", ownInterface) }},
-		{"link down inside", func() { p.run(t, "ip", "link", "set", ownInterface, "down") }},
+		{"link deleted inside", func() { p.output(t, "ip", "link", "del", ownInterface) }},
+		{"link down inside", func() { p.output(t, "ip", "link", "set", ownInterface, "down") }},
 		{"hardware address changed", func() { n.Host.SetMAC(steer.ProberInterface, "02:00:00:00:00:09") }},
 		{"routes flushed", func() {
 			n.Host.Run("ip", "route", "flush", "dev", steer.ProberInterface)
@@ -49,34 +42,26 @@ func TestEnsureRepairs(t *testing.T) {
 		}},
 		{"neighbours flushed", func() {
 			n.Host.Run("ip", "neigh", "flush", "nud", "permanent", "dev", steer.ProberInterface)
-			p.run(t, "ip", "neigh", "flush", "nud", "permanent", "dev", ownInterface)
+			p.output(t, "ip", "neigh", "flush", "nud", "permanent", "dev", ownInterface)
 		}},
-		{"addresses flushed inside", func() { p.run(t, "ip", "addr", "flush", "dev", ownInterface) }},
+		{"addresses flushed inside", func() { p.output(t, "ip", "addr", "flush", "dev", ownInterface) }},
 		{"default routes deleted inside", func() {
-			p.run(t, "ip", "route", "del", "default")
-			p.run(t, "ip", "-6", "route", "del", "default")
+			p.output(t, "ip", "route", "del", "default")
+			p.output(t, "ip", "-6", "route", "del", "default")
 		}},
-		{"pod table deleted", func() { p.run(t, "nft", "flush", "ruleset") }},
+		{"pod table deleted", func() { p.output(t, "nft", "flush", "ruleset") }},
 		{"IPv6 turned off", func() { n.Host.Sysctl("net.ipv6.conf."+steer.ProberInterface+".disable_ipv6", "1") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.wreck()
 			mended, err := p.Repair()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && mended != want {
 				t.Errorf("mended %q, want %q", mended, want)
 			}
-			for _, target := range n.targets() {
-				for _, protocol := range protocols {
-					wantOK(t, probe(t, p, target, protocol))
-				}
-			}
+			wantAllOK(t, p, n.targets())
 			for _, a := range n.ClusterDNS() {
-				if err := p.CheckFallback(testutil.Context(t), a, serviceName); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, p.CheckFallback(testutil.Context(t), a, serviceName))
 			}
 		})
 	}
@@ -133,12 +118,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for range 2 {
 		testutil.Must(t, p.Close())
 	}
-	if diff := cmp.Diff(before, state()); diff != "" {
-		t.Errorf("residue (-before +after):\n%s", diff)
-	}
-	if again, err := New(n.config()); err != nil {
-		t.Error(err)
-	} else if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Equal(t, "residue", before, state())
+	again, err := New(n.config())
+	testutil.Must(t, err)
+	testutil.Check(t, again.Close())
 }
