@@ -103,9 +103,7 @@ func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 		cmd := helper(t, how, root)
 		cmd.Stderr = nil
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		testutil.Must(t, cmd.Start())
 		first := make([]byte, 1)
 		if _, err := out.Read(first); err != nil { // it has begun
@@ -189,14 +187,10 @@ func TestForeignWriter(t *testing.T) {
 				wg.Go(func() {
 					pass(path, 300)
 					if how == "rename" {
-						if err := errors.Join(os.WriteFile(path+".theirs", []byte(text), 0o644), os.Rename(path+".theirs", path)); err != nil {
-							t.Error(err)
-						}
+						testutil.Check(t, errors.Join(os.WriteFile(path+".theirs", []byte(text), 0o644), os.Rename(path+".theirs", path)))
 						return
 					}
-					if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-						t.Error(err)
-					}
+					testutil.Check(t, os.WriteFile(path, []byte(text), 0o644))
 				})
 				if _, _, err := f.apply(t.Context(), lines(fmt.Sprintf("10.96.0.%d", i+1))); err != nil {
 					moved++
@@ -226,9 +220,7 @@ func TestTwoWriters(t *testing.T) {
 			f := &file{root: root}
 			for i := range 100 {
 				written, _, err := f.apply(t.Context(), lines(states()[i/50]...))
-				if err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, err)
 				if written {
 					writes.Add(1)
 				}

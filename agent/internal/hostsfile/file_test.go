@@ -44,9 +44,7 @@ func TestMain(m *testing.M) {
 func helper(t *testing.T, words ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	cmd := exec.CommandContext(t.Context(), self, append([]string{runner}, words...)...)
 	cmd.Stderr = os.Stderr
 	return cmd
@@ -92,9 +90,7 @@ func TestFile(t *testing.T) {
 		labelled := unix.Lsetxattr(path, "security.selinux", []byte(label), 0) == nil
 		_ = os.Chown(path, 1001, 1002) // where this is root
 		before, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		f := &file{root: root}
 		for _, entries := range [][]hostsfile.Entry{lines("10.96.0.5"), lines("10.96.0.6", "fd00::6"), lines("10.96.0.6", "fd00::6")} {
 			if _, _, err := f.apply(t.Context(), entries); err != nil {
@@ -103,9 +99,7 @@ func TestFile(t *testing.T) {
 			wantText(t, path, with(text, entries))
 		}
 		there, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if written, _, err := f.apply(t.Context(), lines("10.96.0.6", "fd00::6")); written || err != nil {
 			t.Errorf("nothing to do: written %v, %v", written, err)
 		}
@@ -189,9 +183,7 @@ func TestSlowAppender(t *testing.T) {
 	root, path := newRoot(t, base)
 	f := &file{root: root}
 	tee, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer tee.Close()
 	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); !errors.Is(err, atomicfile.ErrOpen) {
 		t.Fatalf("written: %v", err)
@@ -340,23 +332,17 @@ func TestFileKeepsForeignLabels(t *testing.T) {
 		t.Skip("no security attribute can be set here")
 	}
 	before, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	f, free, refused := &file{root: root}, false, error(nil)
 	testutil.WithoutCapabilities(t, func() {
 		// Linux 6.1 lets every process set one, where BPF is one of its security modules.
 		other := filepath.Join(t.TempDir(), "other")
-		if err := os.WriteFile(other, nil, 0o600); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, os.WriteFile(other, nil, 0o600))
 		free = unix.Lsetxattr(other, "security.neardns", []byte("x"), 0) == nil
 		_, _, refused = f.apply(t.Context(), lines("10.96.0.5"))
 	})
 	after, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	text := with(base, lines("10.96.0.5"))
 	if !free {
 		text = base

@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/hostsfile"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var sameAddr = cmpopts.EquateComparable(netip.Addr{})
@@ -78,9 +79,7 @@ func TestReadAnswer(t *testing.T) {
 			answer.Authoritative = true
 			for _, text := range c.records {
 				rr, err := dns.NewRR(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				answer.Answer = append(answer.Answer, rr)
 			}
 			if len(answer.Answer) == 0 {

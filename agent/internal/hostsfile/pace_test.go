@@ -126,9 +126,7 @@ func TestMinTTL(t *testing.T) {
 		m := new(dns.Msg)
 		for _, r := range records {
 			rr, err := dns.NewRR(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			if k := rr.Header().Rrtype; k == dns.TypeSOA || k == dns.TypeNS {
 				m.Ns = append(m.Ns, rr)
 			} else {

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/attached"
@@ -22,7 +21,6 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -86,9 +84,7 @@ func TestAdopted(t *testing.T) {
 				}
 			}
 			got.Decisions = nil
-			if diff := cmp.Diff(want, got, sameAddr); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Equal(t, "file", want, got, sameAddr)
 		})
 	}
 }
@@ -109,9 +105,7 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", id}},
 		"result":  map[string]any{"cniVersion": "1.0.0", "interfaces": []any{map[string]any{"name": ifName, "sandbox": pod.Path()}}, "ips": ips},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	path := filepath.Join(root, "results", attached.FileName("pods", id, ifName))
 	testutil.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)))
 	return path
@@ -130,9 +124,7 @@ func (n *node) wantAdopted(ids ...string) {
 			got = append(got, f.ContainerID)
 		}
 	}
-	if diff := cmp.Diff(ids, got); diff != "" {
-		n.t.Errorf("adopted (-want +got):\n%s", diff)
-	}
+	testutil.Equal(n.t, "adopted", ids, got)
 }
 
 // An attachment whose file the plugin's DEL removed is not adopted again.
@@ -161,9 +153,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 		var conn net.Conn
 		var err error
 		pod.Do(func() { conn, err = net.DialTimeout("tcp", to.String(), testutil.Patience()) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		return &dns.Conn{Conn: conn}
 	}
@@ -204,10 +194,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 		pod.Run("nft", "delete", "table", "inet", "neardns")
 
 		// An agent that was killed between the two transactions leaves a table that only notes.
-		table, err := nft.Open(pod.FD())
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := n.table(pod.NetNS)
 		noted := dial(to)
 		if recording, err := table.RecordConnections(steer.Pod{Redirects: []steer.Redirect{r4, r6}}); err != nil || !recording {
 			t.Fatalf("notes: %v, %v", recording, err)
@@ -216,9 +203,6 @@ func TestOpenConnectionsStay(t *testing.T) {
 		n.reconcile(yes, true, map[string]int{Steered: 1})
 		who("taken further, a connection from before", noted, "KUBEDNS")
 		who("taken further, a new one", dial(to), "AGENT")
-		if err := table.Close(); err != nil {
-			t.Error(err)
-		}
 		pod.Run("nft", "delete", "table", "inet", "neardns")
 	}
 }
@@ -262,29 +246,17 @@ func TestSteeredAmidConnections(t *testing.T) {
 				})
 			})
 		}
-		testutil.Eventually(t, func() error {
-			if len(errs) < 8 {
-				return errors.New("the load has not begun")
-			}
-			return nil
-		})
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(len(errs) < 8, "the load has not begun") })
 		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 		n.Outdate()
 		n.reconcile(yes, false, map[string]int{Steered: 1})
 		begun := len(errs)
-		testutil.Eventually(t, func() error {
-			if len(errs) < begun+8 {
-				return errors.New("the load does not go on")
-			}
-			return nil
-		})
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(len(errs) < begun+8, "the load does not go on") })
 		close(stop)
 		wg.Wait()
 		close(errs)
 		for err := range errs {
-			if err != nil {
-				t.Errorf("a connection broke: %v", err)
-			}
+			testutil.Check(t, err, "a connection broke")
 		}
 		pod.Run("nft", "delete", "table", "inet", "neardns")
 	}
@@ -298,9 +270,7 @@ func TestFullRecord(t *testing.T) {
 		testutil.Must(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 	})
-	table, err := nft.Open(pod.FD())
-	testutil.Must(t, err)
-	t.Cleanup(func() { _ = table.Close() })
+	table := n.table(pod.NetNS)
 	if recording, err := table.RecordConnections(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || !recording {
 		t.Fatalf("recording: %v, %v", recording, err)
 	}

@@ -35,9 +35,7 @@ func TestTendBehindLock(t *testing.T) {
 	if !errors.Is(err, iptables.ErrLocked) || counts[Pending] != 3 {
 		t.Errorf("%v, %v", counts, err)
 	}
-	if waits := stats.Locked.Load(); waits != 1 {
-		t.Errorf("the lock was waited for %d times", waits)
-	}
+	testutil.Equal(t, "waits for the lock", 1, stats.Locked.Load())
 	release()
 	n.reconcile(yes, false, map[string]int{Steered: 3})
 }
@@ -88,9 +86,7 @@ func TestVerdictsBehindLock(t *testing.T) {
 	if err := verdict(old, podstate.TrialUnanswered); !iptables.Busy(err) {
 		t.Errorf("the steered pod's verdict: %v", err)
 	}
-	if waits := stats.Locked.Load(); waits != 1 {
-		t.Errorf("the lock was waited for %d times", waits)
-	}
+	testutil.Equal(t, "waits for the lock", 1, stats.Locked.Load())
 	for id, want := range map[string]podstate.State{
 		"a": podstate.Waiting, "b": podstate.Waiting, "c": podstate.Bypassed, "old": podstate.Steered,
 	} {

@@ -36,9 +36,7 @@ func TestIndex(t *testing.T) {
 		t.Error("something is known of no pods")
 	}
 	ticks, err := p.Watch(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	put := func(id, namespace string, addrs ...netip.Addr) {
 		t.Helper()
 		write(t, dir, podfile.File{ContainerID: id, IfName: "eth0", PodNamespace: namespace, Addresses: addrs})
@@ -66,10 +64,8 @@ func TestIndex(t *testing.T) {
 	}
 	put("b", "data")
 	testutil.Eventually(t, func() error {
-		if n := len(x.All()); n != 2 {
-			return fmt.Errorf("%d attachments", n)
-		}
-		return nil
+		n := len(x.All())
+		return testutil.ErrorIf(n != 2, "%d attachments", n)
 	})
 	if k := x.Find(podAddr); k == nil || k.times < 2 {
 		t.Errorf("what was kept is not handed on: %+v", k)

@@ -10,21 +10,13 @@ import (
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // wantLeaving wants a table that steers no new query, and lets answers pass.
 func (n *node) wantLeaving(pod *testutil.Pod, redirects ...steer.Redirect) {
 	n.t.Helper()
-	table, err := nft.Open(pod.FD())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer table.Close()
-	if err := table.Verify(steer.Pod{Redirects: redirects, Leaving: true}); err != nil {
-		n.t.Error(err)
-	}
+	testutil.Check(n.t, n.table(pod.NetNS).Verify(steer.Pod{Redirects: redirects, Leaving: true}))
 }
 
 // TestAnswersOnTheirWay: a pod that steer.mode turns back to kube-dns still gets the answers that the agent owes it, over UDP and over open
@@ -45,9 +37,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 	var open []*testutil.Conn
 	for _, s := range servers {
 		c, err := testutil.Dial(pod.NetNS, "tcp", s, testutil.AskOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(c.Close)
 		if a, err := c.Ask("a.cluster.local", dns.TypeTXT); err != nil || a.Who != "AGENT" {
 			t.Fatalf("%s over TCP before: %v, %v", s, a, err)
@@ -87,9 +77,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 	}
 	close(released)
 	for range servers {
-		if err := testutil.Receive(t, answers); err != nil {
-			t.Errorf("an answer on its way: %v", err)
-		}
+		testutil.Check(t, testutil.Receive(t, answers), "an answer on its way")
 	}
 	for i, c := range open {
 		if a, err := c.Ask("c.cluster.local", dns.TypeTXT); err != nil || a.Who != "AGENT" {
@@ -144,11 +132,7 @@ func TestLateTableIsRemoved(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.LeftAlone, r4)))
-	table, err := nft.Open(pod.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := n.table(pod.NetNS)
 	for range 3 {
 		testutil.Must(t, table.Apply(steer.Pod{Redirects: []steer.Redirect{r4}}))
 		n.reconcile(yes, true, map[string]int{LeftAlone: 1})

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer"
@@ -48,9 +46,7 @@ func TestLocals(t *testing.T) {
 		{"none configured", nil, nil, []steer.Local{old, local4}},
 		{"a steering address by now", []steer.Local{local4}, []steer.Redirect{redirect("10.96.0.10", "169.254.20.9")}, nil},
 	} {
-		if diff := cmp.Diff(c.want, p.Locals(c.configured, c.redirects), sameAddr); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		testutil.Equal(t, c.name, c.want, p.Locals(c.configured, c.redirects), sameAddr)
 	}
 }
 
@@ -88,13 +84,9 @@ func TestRestoreNameservers(t *testing.T) {
 		}
 	}
 	testutil.Must(t, os.Remove(paths["laid"]))
-	if err := n.RestoreNameservers(root); err == nil || !strings.Contains(err.Error(), "laid") {
-		t.Errorf("a pod that lives and has no file to be found: %v", err)
-	}
+	testutil.WantError(t, n.RestoreNameservers(root), "laid", "a pod that lives and has no file to be found")
 	for _, id := range []string{"laid", "own"} {
 		pods[id].Close()
 	}
-	if err := n.RestoreNameservers(root); err != nil {
-		t.Errorf("pods that are gone: %v", err)
-	}
+	testutil.Check(t, n.RestoreNameservers(root), "pods that are gone")
 }

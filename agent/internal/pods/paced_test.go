@@ -89,16 +89,12 @@ func TestAdoptionIsPaced(t *testing.T) {
 			write(t, dir, f)
 		}
 		time.Sleep(adoption.Pause)
-		if got := tried(p.DueTrials(held, yes)); !slices.Equal(got, []string{"c011", "d0", "d1", "d2"}) {
-			t.Errorf("trials of %v", got)
-		}
+		testutil.Equal(t, "trials", []string{"c011", "d0", "d1", "d2"}, tried(p.DueTrials(held, yes)))
 		next := registry(dir) // adoptPods is off since the last start
 		next.Excludes = func(f podfile.File) string {
 			return map[bool]string{true: "adoptPods is false"}[WaitsForAdoption(f)]
 		}
-		if got := tried(next.DueTrials(held, yes)); !slices.Equal(got, []string{"d0", "d1", "d2"}) {
-			t.Errorf("adoptPods off: trials of %v", got)
-		}
+		testutil.Equal(t, "adoptPods off: trials", []string{"d0", "d1", "d2"}, tried(next.DueTrials(held, yes)))
 		f := next.List()[0]
 		for _, s := range []podfile.State{podfile.Steered, podfile.LeftAlone} { // a pod that was steered stays, one that was left out waits
 			f.Decisions = decisions(s, r4)
@@ -250,9 +246,7 @@ func TestOneFileIsReadAgain(t *testing.T) {
 	}
 	want := func(what string, want ...string) {
 		t.Helper()
-		if got := state(); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		testutil.Equal(t, what, want, state())
 	}
 	f := p.List()[0]
 	f.Decisions = decisions(podfile.Steered, r4)

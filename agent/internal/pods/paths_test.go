@@ -16,7 +16,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -59,12 +58,8 @@ func (n *node) try(lease Lease, changed bool) {
 	for _, one := range n.DueTrials(lease, yes).Trials {
 		n.RunTrial(n.t.Context(), one, lease, young, no)
 	}
-	if err := n.failed.fault(n.List()); err != nil {
-		n.t.Error(err)
-	}
-	if got := waiting() > before; got != changed {
-		n.t.Errorf("answered: %v, want %v", got, changed)
-	}
+	testutil.Check(n.t, n.failed.fault(n.List()))
+	testutil.Equal(n.t, "answered", changed, waiting() > before)
 }
 
 // due makes the next trial of a bypassed pod due now.
@@ -86,9 +81,7 @@ func (n *node) due(id string) {
 func (n *node) suspected() (ids []string) {
 	n.t.Helper()
 	n.Pods.due.tablesRead = time.Time{}
-	if err := n.reportTables(n.List(), time.Now()); err != nil {
-		n.t.Error(err)
-	}
+	testutil.Check(n.t, n.reportTables(n.List(), time.Now()))
 	for _, f := range n.List() {
 		for _, d := range f.Decisions {
 			if n.Pods.suspected(path{keyOf(f), d.Redirect}, time.Now()) && !slices.Contains(ids, f.ContainerID) {
@@ -183,11 +176,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 		t.Errorf("the switch delivers test queries over %v", released)
 	}
 	n.wantTable(pod, r4)
-	table, err := nft.Open(pod.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close() //nolint:errcheck // only read
+	table := n.table(pod.NetNS)
 	if left, err := table.Unanswered(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || len(left) > 0 {
 		t.Errorf("still waits for %v, %v", left, err)
 	}

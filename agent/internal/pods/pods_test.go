@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -73,9 +72,7 @@ func TestAccessors(t *testing.T) {
 		write(t, dir, f)
 	}
 	p := registry(dir)
-	if got := len(p.List()); got != 6 {
-		t.Errorf("%d files listed, want 6", got)
-	}
+	testutil.Equal(t, "files listed", 6, len(p.List()))
 	for _, c := range []struct {
 		name             string
 		configured, want []steer.Redirect
@@ -85,17 +82,13 @@ func TestAccessors(t *testing.T) {
 		{"steering address now means another", []steer.Redirect{redirect("10.96.0.10", "169.254.20.12"), r6}, []steer.Redirect{r4}},
 		{"none configured", nil, []steer.Redirect{r4, old, r6}},
 	} {
-		if diff := cmp.Diff(c.want, p.FallbackOnly(c.configured), sameAddr); diff != "" {
-			t.Errorf("FallbackOnly, %s (-want +got):\n%s", c.name, diff)
-		}
+		testutil.Equal(t, fmt.Sprintf("FallbackOnly, %s", c.name), c.want, p.FallbackOnly(c.configured), sameAddr)
 	}
 	if got, want := p.HostInterfaces(), []string{"cali1", "cali2"}; !slices.Equal(got, want) {
 		t.Errorf("HostInterfaces: %v, want %v", got, want)
 	}
 	want := []netip.Addr{netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}
-	if got := p.OptedOut(); !slices.Equal(got, want) {
-		t.Errorf("OptedOut: %v, want %v", got, want)
-	}
+	testutil.Equal(t, "OptedOut", want, p.OptedOut())
 }
 
 func TestWatch(t *testing.T) {
@@ -104,18 +97,14 @@ func TestWatch(t *testing.T) {
 	p := registry(dir)
 	ctx, cancel := context.WithCancel(t.Context())
 	ticks, err := p.Watch(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	// One operation may be several events, so the news is awaited, and a tick must have come with it or before.
 	expect := func(files int) {
 		t.Helper()
 		testutil.Receive(t, ticks)
 		testutil.Eventually(t, func() error {
-			if got := len(p.List()); got != files {
-				return errors.New("wrong number of files")
-			}
-			return nil
+			got := len(p.List())
+			return testutil.ErrorIf(got != files, "wrong number of files")
 		})
 	}
 	f := podfile.File{ContainerID: "a", IfName: "eth0", Decisions: decisions(podfile.Pending, r4)}
@@ -124,12 +113,7 @@ func TestWatch(t *testing.T) {
 	f.Decisions[0].State = podfile.Steered
 	testutil.Must(t, podfile.Update(dir, f))
 	expect(1)
-	testutil.Eventually(t, func() error {
-		if len(p.List()[0].In(podfile.Steered)) != 1 {
-			return errors.New("old contents")
-		}
-		return nil
-	})
+	testutil.Eventually(t, func() error { return testutil.ErrorIf(len(p.List()[0].In(podfile.Steered)) != 1, "old contents") })
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	expect(0)
 	testutil.Eventually(t, func() error { return os.RemoveAll(dir) }) // it may be made again meanwhile
@@ -142,9 +126,7 @@ func TestWatch(t *testing.T) {
 	}
 	// Without a watch every reading is fresh.
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
-	if got := len(p.List()); got != 0 {
-		t.Errorf("%d files after the watch ended, want 0", got)
-	}
+	testutil.Equal(t, "files after the watch ended", 0, len(p.List()))
 }
 
 // node is a host with the switch, and a registry on it.
@@ -186,9 +168,7 @@ func (n *node) reconcile(proven func(netip.Addr) Fallback, deep bool, want map[s
 	n.t.Helper()
 	n.FallbackOnly([]steer.Redirect{r4, r6})
 	counts, err := n.Reconcile(n.t.Context(), proven, deep)
-	if err != nil {
-		n.t.Error(err)
-	}
+	testutil.Check(n.t, err)
 	for _, state := range []string{Steered, Pending, LeftAlone, Bypassed, Gone} {
 		if counts[state] != want[state] {
 			n.t.Errorf("counts %v, want %v", counts, want)
@@ -197,34 +177,33 @@ func (n *node) reconcile(proven func(netip.Addr) Fallback, deep bool, want map[s
 	}
 }
 
+// table opens the packet rules of a netns.
+func (n *node) table(ns *testutil.NetNS) *nft.Nftables {
+	n.t.Helper()
+	table, err := nft.Open(ns.FD())
+	testutil.Must(n.t, err)
+	n.t.Cleanup(func() { _ = table.Close() })
+	return table
+}
+
 func (n *node) wantTable(pod *testutil.Pod, redirects ...steer.Redirect) {
 	n.t.Helper()
-	table, err := nft.Open(pod.FD())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer table.Close()
+	table := n.table(pod.NetNS)
 	present, err := table.Present()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	if present != (len(redirects) > 0) {
 		n.t.Errorf("pod table there: %v, want redirects %v", present, redirects)
 	}
 	if !present {
 		return
 	}
-	if err := table.Verify(steer.Pod{Redirects: redirects}); err != nil {
-		n.t.Error(err)
-	}
+	testutil.Check(n.t, table.Verify(steer.Pod{Redirects: redirects}))
 }
 
 func (n *node) states(id, ifName string) []podfile.Decision {
 	n.t.Helper()
 	f, err := podfile.Read(podfile.Path(n.dir, id, ifName))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return f.Decisions
 }
 
@@ -271,9 +250,7 @@ func TestScanIsDue(t *testing.T) {
 func TestSurelyGone(t *testing.T) {
 	const own = "/proc/self/ns/net"
 	ns, inode, err := podfile.OpenNetNS(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	ns.Close()
 	before := openFDs(t, inode)
 	for _, c := range []struct {

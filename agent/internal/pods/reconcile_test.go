@@ -10,12 +10,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -28,14 +25,10 @@ func TestTendSteersPending(t *testing.T) {
 	n.reconcile(func(a netip.Addr) Fallback { return Fallback{Verified: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	want := append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...)
-	if diff := cmp.Diff(want, n.states("a", "eth0"), sameAddr); diff != "" {
-		t.Errorf("decisions (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "decisions", want, n.states("a", "eth0"), sameAddr)
 	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
-	if diff := cmp.Diff(decisions(podfile.Steered, r4, r6), n.states("a", "eth0"), sameAddr); diff != "" {
-		t.Errorf("decisions (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "decisions", decisions(podfile.Steered, r4, r6), n.states("a", "eth0"), sameAddr)
 }
 
 // A pod that waited while the host's back end changed gets the new one's rules, and its file records that.
@@ -182,9 +175,7 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 	if before != 1 {
 		t.Error("the new pod waits until all tables are repaired")
 	}
-	if err := <-taken; err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, <-taken)
 	if d := n.states("new", "eth0")[0]; d.State != podfile.Steered {
 		t.Errorf("the new pod: %+v", d)
 	}
@@ -258,20 +249,14 @@ func TestRemoveTables(t *testing.T) {
 func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	write(t, n.dir, podfile.File{ContainerID: "a", IfName: "eth0", NetNS: n.Host.Path(), NetNSInode: n.Host.Inode(), Decisions: decisions(podfile.Pending, r4)})
-	table, err := nft.Open(n.Host.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := n.table(n.Host)
 	want := steer.Host{Redirects: []steer.Redirect{r4}}
 	testutil.Must(t, table.Apply(want))
 	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
 		t.Error(errs)
 	}
-	if err := table.Verify(want); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, table.Verify(want))
 }
 
 // If the switch takes the pod's link for an uplink, it sends the link's queries to kube-dns, so a pending pod is not steered.
@@ -279,11 +264,7 @@ func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	table, err := nft.Open(n.Host.FD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer table.Close()
+	table := n.table(n.Host)
 	testutil.Must(t, table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}))
 	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)

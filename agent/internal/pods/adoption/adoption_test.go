@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestStopped is every census of up to 200 tried pods.
@@ -90,18 +92,12 @@ func TestStopAndGoOn(t *testing.T) {
 	if !strings.Contains(first, "2 of the 20 pods") {
 		t.Errorf("text: %s", first)
 	}
-	if later := step(Census{Waiting: 79, Answered: 20, Unanswered: 4}, false); later != first {
-		t.Errorf("another text: %s", later)
-	}
-	if end := step(Census{Waiting: 79, Answered: 23, Unanswered: 1}, true); end != "" {
-		t.Errorf("goes on, with %s", end)
-	}
+	testutil.Equal(t, "text of the stop", first, step(Census{Waiting: 79, Answered: 20, Unanswered: 4}, false))
+	testutil.Equal(t, "fault when it goes on", "", step(Census{Waiting: 79, Answered: 23, Unanswered: 1}, true))
 	step(Census{Waiting: 78, Answered: 18, Unanswered: 5}, false)
 	if start, again := a.Next(Census{Waiting: 78, Answered: 18}, false, now); start || !again.IsZero() || a.Stopped() != nil {
 		t.Errorf("no lease: start %v, again %s, %v", start, again, a.Stopped())
 	}
 	step(Census{Waiting: 78, Answered: 18, Unanswered: 5}, false)
-	if end := step(Census{Other: 78, Answered: 18, Unanswered: 5}, false); end != "" {
-		t.Errorf("no pod waits, and %s", end)
-	}
+	testutil.Equal(t, "fault while no pod waits", "", step(Census{Other: 78, Answered: 18, Unanswered: 5}, false))
 }

@@ -66,12 +66,8 @@ func (w *world) waiting(id string, change func(*podfile.DNS)) {
 // made is what the runtime does after ADD.
 func (w *world) made(id string) {
 	w.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(w.path(id)), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(w.path(id), []byte(kubeletText), 0o644); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Must(w.t, os.MkdirAll(filepath.Dir(w.path(id)), 0o755))
+	testutil.Must(w.t, os.WriteFile(w.path(id), []byte(kubeletText), 0o644))
 }
 
 func (w *world) path(id string) string { return filepath.Join(w.dir, "sandboxes", id, "resolv.conf") }
@@ -79,9 +75,7 @@ func (w *world) path(id string) string { return filepath.Join(w.dir, "sandboxes"
 func (w *world) dns(id string) podfile.DNS {
 	w.t.Helper()
 	f, err := podfile.Read(podfile.Path(w.plugin.StateDir, id, "eth0"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.Must(w.t, err)
 	return *f.DNS
 }
 
@@ -123,9 +117,7 @@ func TestLay(t *testing.T) {
 			if tc.text != "" {
 				w.made(id)
 			} else if id == "a-folder" {
-				if err := os.MkdirAll(w.path(id), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, os.MkdirAll(w.path(id), 0o755))
 			}
 			for range 2 { // twice is as once
 				w.plugin.ApplyDNS(id)
@@ -162,9 +154,7 @@ type nodeRuntime struct {
 func startRuntime(t *testing.T, socket string, running ...string) *nodeRuntime {
 	t.Helper()
 	door, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r := &nodeRuntime{door: door}
 	for _, id := range running {
 		r.pods = append(r.pods, &api.PodSandbox{Id: id})
@@ -183,9 +173,7 @@ func startRuntime(t *testing.T, socket string, running ...string) *nodeRuntime {
 	if err == nil {
 		err = r.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	r.wg.Go(func() { r.admit(inner) })
 	return r
 }
@@ -282,9 +270,7 @@ func TestRun(t *testing.T) {
 	stop()
 	wg.Wait()
 	again.end()
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, goleak.Find(before))
 }
 
 // If no runtime answers, the files of waiting pods record it after the grace period, and Run ends with its context.
@@ -295,16 +281,12 @@ func TestNobodyThere(t *testing.T) {
 			w := newWorld(t)
 			if listen {
 				l, err := net.Listen("unix", w.plugin.Socket)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				l.Close() // its file is gone with it
 				if _, err := os.Stat(w.plugin.Socket); !errors.Is(err, fs.ErrNotExist) {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(w.plugin.Socket, nil, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, os.WriteFile(w.plugin.Socket, nil, 0o600))
 			}
 			w.waiting("a", nil)
 			var mu sync.Mutex

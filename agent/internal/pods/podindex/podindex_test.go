@@ -8,13 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // confOf reads a configuration.
@@ -27,9 +26,7 @@ func confOf(t *testing.T, lines string) *config.Node {
 			}
 			return []byte("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nredirects: [10.96.0.10]\n" + lines), nil
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return conf
 }
 
@@ -42,9 +39,7 @@ func filesOf(t *testing.T, files ...podfile.File) *pods.Pods {
 			f.ContainerID = fmt.Sprintf("c%d", i)
 		}
 		f.IfName = "eth0"
-		if err := podfile.Write(dir, f); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, podfile.Write(dir, f))
 	}
 	return pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
 }
@@ -79,13 +74,9 @@ func TestCounts(t *testing.T) {
 	for _, p := range c.Pods() {
 		got[p.File.PodNamespace+"/"+p.File.PodName] = p.Counts
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("pods (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "pods", want, got)
 	all := map[string]Counts{"shop": {Queries: 7, Hits: 2, NXDomain: 2, Failures: 2}, "data": {}}
-	if diff := cmp.Diff(all, c.namespaceCounts()); diff != "" {
-		t.Errorf("namespaces (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "namespaces", all, c.namespaceCounts())
 }
 
 // answered reports a query from an address as the listener does.
@@ -100,16 +91,12 @@ func TestNamespacesAreBounded(t *testing.T) {
 		c.namespace(fmt.Sprintf("ns%d", i)).queries.Add(1)
 	}
 	counts := c.namespaceCounts()
-	if len(counts) != maxNamespaces+1 {
-		t.Errorf("%d namespaces", len(counts))
-	}
+	testutil.Equal(t, "namespaces", maxNamespaces+1, len(counts))
 	total := uint64(0)
 	for _, n := range counts {
 		total += n.Queries
 	}
-	if total != 3*maxNamespaces {
-		t.Errorf("%d questions are counted", total)
-	}
+	testutil.Equal(t, "questions counted", 3*maxNamespaces, total)
 }
 
 // TestNamespacesGiveTheirPlaceBack: namespaces whose pods are gone must not keep those with pods from series of their own.
@@ -122,9 +109,7 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	}
 	f := pod("shop", "web", "10.244.1.5")
 	f.ContainerID, f.IfName = "c0", "eth0"
-	if err := podfile.Write(dir, f); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, podfile.Write(dir, f))
 	registry.Outdate()
 	answer := func() {
 		answered(c, "10.244.1.5", 0, queryinfo.Miss)
@@ -210,10 +195,6 @@ func TestKernelCounts(t *testing.T) {
 	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3, NXDomain: 2}) {
 		t.Errorf("the pod has %+v", got)
 	}
-	if n := c.KernelHits(); n != 5 {
-		t.Errorf("the kernel's hits: %d", n)
-	}
-	if diff := cmp.Diff(map[string]Counts{"shop": {Queries: 6, Hits: 5, Kernel: 5, NXDomain: 3}}, c.namespaceCounts()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "the kernel's hits", 5, c.KernelHits())
+	testutil.Equal(t, "namespaces", map[string]Counts{"shop": {Queries: 6, Hits: 5, Kernel: 5, NXDomain: 3}}, c.namespaceCounts())
 }

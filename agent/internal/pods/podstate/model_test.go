@@ -2,6 +2,7 @@ package podstate
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -131,48 +132,26 @@ func TestNewPodUnderPolicy(t *testing.T) {
 	}
 }
 
-// TestModelFindsForwardedTrials: with trials that are forwarded to an upstream, healthy pods are bypassed while it is silent. So the model
-// would find such a dependence.
-func TestModelFindsForwardedTrials(t *testing.T) {
-	for _, c := range classes {
-		if c.host {
-			continue // the switch sees the trial's query arrive, whatever becomes of it
-		}
-		w := newWorld(c)
-		w.forwarded = true
-		if at, why := w.violation(seeds(t), *modelSteps, true); why == "" {
-			t.Errorf("%s: the walk finds nothing", c.name)
-		} else {
-			t.Logf("%s: after %s: %s", c.name, at, why)
-		}
-	}
-}
-
-// TestModelNeedsException: without the exception of usable, the walk finds a pod that stays with a dead kube-dns although the agent has
-// answers. So the exception names a case that the walk reaches.
-func TestModelNeedsException(t *testing.T) {
-	for _, c := range classes {
-		if c.host {
-			continue
-		}
-		if at, why := newWorld(c).violation(seeds(t), *modelSteps, false); why == "" {
-			t.Errorf("%s: the walk finds nothing", c.name)
-		} else {
-			t.Logf("%s: after %s: %s", c.name, at, why)
-		}
-	}
-}
-
-// TestModelNeedsEachSignal: without a class's own signal the invariant does not hold, so the signal cannot be deleted.
-func TestModelNeedsEachSignal(t *testing.T) {
+// TestModelFinds: the walk finds a violation if trials are forwarded to an upstream, because healthy pods are then bypassed while it is
+// silent; without the exception of usable, of a pod that stays with a dead kube-dns although the agent has answers; and without a class's
+// own signal. So the model would find such a dependence, the exception names a case that the walk reaches, and no signal can be deleted.
+func TestModelFinds(t *testing.T) {
 	signals := []Event{TableBypasses, TableBypasses, TableKnowsNothing, HostDrops} // of each class, in their order
 	for i, c := range classes {
-		w, e := newWorld(c), signals[i]
-		w.missing = map[Event]bool{e: true}
-		if at, why := w.violation(seeds(t), *modelSteps, true); why == "" {
-			t.Errorf("%s, without %q: the walk finds nothing", c.name, eventNames[e])
-		} else {
-			t.Logf("%s, without %q: after %s: %s", c.name, eventNames[e], at, why)
+		finds := func(what string, exception bool, change func(w *world)) {
+			t.Helper()
+			w := newWorld(c)
+			change(w)
+			if at, why := w.violation(seeds(t), *modelSteps, exception); why == "" {
+				t.Errorf("%s, %s: the walk finds nothing", c.name, what)
+			} else {
+				t.Logf("%s, %s: after %s: %s", c.name, what, at, why)
+			}
+		}
+		finds(fmt.Sprintf("without %q", eventNames[signals[i]]), true, func(w *world) { w.missing = map[Event]bool{signals[i]: true} })
+		if !c.host { // the switch sees the trial's query arrive, whatever becomes of it
+			finds("with forwarded trials", true, func(w *world) { w.forwarded = true })
+			finds("without the exception", false, func(*world) {})
 		}
 	}
 }
