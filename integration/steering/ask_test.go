@@ -138,9 +138,7 @@ func (n *node) wantSteered(c client, when string, ats ...target) {
 func (n *node) wantFallback(c client, when string, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
-		if err := c.fellBack(at, testutil.Attempt); err != nil {
-			n.t.Errorf("%s: %v", when, err)
-		}
+		testutil.Check(n.t, c.fellBack(at, testutil.Attempt), when)
 	}
 }
 

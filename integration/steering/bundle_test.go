@@ -1,11 +1,7 @@
 package steering
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
-	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -40,11 +36,9 @@ func TestBundle(t *testing.T) {
 		t.Errorf("the report's mode: %v, %v", info, err)
 	}
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer f.Close()
-	got := unpack(t, f)
+	got := testutil.Untar(t, f, "neardns-report/")
 	for name, want := range map[string]string{
 		"doctor.txt": "OK    leases", "status.txt": "SERVING since", "status.json": `"instance"`, "pods.txt": "default/" + p.name,
 		"config/file.yaml": "redirects", "config/in-effect.yaml": "stateDir", "config/Corefile": "cluster.local",
@@ -76,31 +70,7 @@ func TestBundle(t *testing.T) {
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	<-n.Host.StartCmd(cmd).Exited()
-	if again := unpack(t, &out); again["doctor.txt"] == "" {
+	if again := testutil.Untar(t, &out, "neardns-report/"); again["doctor.txt"] == "" {
 		t.Error("no report on the standard output")
-	}
-}
-
-// unpack reads a report.
-func unpack(t *testing.T, r io.Reader) map[string]string {
-	t.Helper()
-	zipped, err := gzip.NewReader(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	for packed := tar.NewReader(zipped); ; {
-		head, err := packed.Next()
-		if errors.Is(err, io.EOF) {
-			return out
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(packed)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out[strings.TrimPrefix(head.Name, "neardns-report/")] = string(text)
 	}
 }

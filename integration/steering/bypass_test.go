@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,11 +30,11 @@ func (n *node) refuse(p *pod) (allow func()) {
 // crowd has pods query steadily until end. note, if there is one, gets each query's result.
 func (n *node) crowd(count int, note func(p *pod, at target, a *testutil.Answer, err error)) (end func()) {
 	n.t.Helper()
-	stop, all := make(chan struct{}), n.all()
-	var wg sync.WaitGroup
+	all := n.all()
+	var clients []func(stop <-chan struct{})
 	for i := range count {
 		p, at := n.addPod(nil), all[i%len(all)]
-		wg.Go(func() {
+		clients = append(clients, func(stop <-chan struct{}) {
 			tick := time.NewTicker(300 * time.Millisecond)
 			defer tick.Stop()
 			name := freshName()
@@ -51,9 +50,7 @@ func (n *node) crowd(count int, note func(p *pod, at target, a *testutil.Answer,
 			}
 		})
 	}
-	end = sync.OnceFunc(func() { close(stop); wg.Wait() })
-	n.t.Cleanup(end)
-	return end
+	return background(n.t, clients...)
 }
 
 // One pod of seventeen is behind a policy that lets it reach only kube-dns. kube-dns serves it, also after the agent was stopped or started
@@ -69,13 +66,8 @@ func TestEgressPolicy(t *testing.T) {
 	allow := n.refuse(p)
 	n.awaitFallback(p.client(), "policy comes", n.all()...)
 	n.wantBypassed(p)
-	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
-		t.Errorf("status does not name the pod:\n%s", text)
-	}
-
-	if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
-		t.Errorf("doctor does not name the pod:\n%s", text)
-	}
+	n.prints(anyCode, "status", "default/"+p.name)
+	n.prints(anyCode, "doctor", "default/"+p.name)
 
 	// A stopped agent sees no queries. It must not bypass any other pod.
 	n.lapse(func() { n.wantFallback(p.client(), "stopped", n.all()...) })
@@ -115,9 +107,7 @@ func TestLatePolicyAtTheLink(t *testing.T) {
 	n.awaitFallback(p.client(), "policy comes", ats...)
 	n.wantGivenBack(p)
 	n.wantFallback(p.client(), "policy stands", ats...)
-	if _, text, _ := n.run("doctor", "--config", n.configFile()); !strings.Contains(text, "default/"+p.name) {
-		t.Errorf("doctor does not name the pod:\n%s", text)
-	}
+	n.prints(anyCode, "doctor", "default/"+p.name)
 
 	allow()
 	testutil.Eventually(t, func() error { return p.client().steered(ats[0]) }) // it is tried after 15 s

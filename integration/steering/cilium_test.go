@@ -167,9 +167,7 @@ func (n *node) compiler() string {
 			err = os.Symlink(clang, n.path("clang/clang"))
 		}
 	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return n.path("clang")
 }
 
@@ -177,9 +175,7 @@ func (n *node) compiler() string {
 func (n *node) enterCgroup() {
 	n.t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	before := ""
 	for line := range strings.Lines(string(own)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
@@ -192,9 +188,7 @@ func (n *node) enterCgroup() {
 	}
 	testutil.Must(n.t, os.Mkdir(within, 0o755))
 	n.t.Cleanup(func() {
-		if err := enter(before); err != nil {
-			n.t.Error(err)
-		}
+		testutil.Check(n.t, enter(before))
 		testutil.Eventually(n.t, func() error { return os.Remove(within) }) // what was started in it has ended, or is ending
 	})
 	testutil.Must(n.t, enter(within))
@@ -221,8 +215,6 @@ func (n *node) services() string {
 		"metadata": object{"name": "kube-dns", "namespace": "kube-system"},
 		"spec":     object{"type": "ClusterIP", "clusterIP": names[0], "clusterIPs": names, "ports": ports},
 	}}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(text)
 }

@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,20 +16,14 @@ import (
 func fetch(t testing.TB, url string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", url[len("http://"):len("http://")+len("127.0.0.1:9253")])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer conn.Close()
 	req, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	req.Close = true
 	testutil.Must(t, req.Write(conn))
 	body, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(body)
 }
 
@@ -85,19 +78,11 @@ func TestFlood(t *testing.T) {
 	n.warm(quiet, names)
 	n.warm(quiet, denials(2000))
 	before := memory(t, n.agent.PID(), "VmHWM")
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	end := sync.OnceFunc(func() {
-		close(stop)
-		wg.Wait()
+	end := background(t, func(stop <-chan struct{}) {
+		flood(t, noisy.NetNS, n.all()[0].server(), "delay-5000.svc.cluster.local", 4000, stop)
 	})
-	t.Cleanup(end)
-	wg.Go(func() { flood(t, noisy.NetNS, n.all()[0].server(), "delay-5000.svc.cluster.local", 4000, stop) })
 	testutil.Eventually(t, func() error {
-		if n.metric(`neardns_misses_shed_total{reason="share"}`) == 0 {
-			return errors.New("one pod's flood is not shed by its share")
-		}
-		return nil
+		return testutil.ErrorIf(n.metric(`neardns_misses_shed_total{reason="share"}`) == 0, "one pod's flood is not shed by its share")
 	})
 	for i := range 50 {
 		testutil.Eventually(t, func() error {
@@ -115,10 +100,5 @@ func TestFlood(t *testing.T) {
 	if full := n.metric(`neardns_misses_shed_total{reason="full"}`); full > 0 {
 		t.Errorf("one pod's flood filled the gate: %v misses", full)
 	}
-	testutil.Eventually(t, func() error {
-		if v := n.metric("neardns_misses_in_flight"); v > 0 {
-			return fmt.Errorf("%v misses in flight", v)
-		}
-		return nil
-	})
+	n.awaitMetric("neardns_misses_in_flight", 0)
 }

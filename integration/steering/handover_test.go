@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -46,14 +45,10 @@ func TestSuccessors(t *testing.T) {
 	n.agent = n.successor("pod0")
 	n.awaitReady()
 	n.wantSteered(p.client(), "up", n.all()...)
-	if err := n.ready("pod0"); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, n.ready("pod0"))
 	cached, at := "ttl-600."+freshName(), n.all()[0]
 	first, err := p.client().ask(at, cached, testutil.Attempt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	f := n.startTraffic(p, freshName(), 130)
 	for i := range 3 {
 		f.more(40)
@@ -147,18 +142,14 @@ func TestWhoMayTakeOver(t *testing.T) {
 		t.Errorf("another state folder: exit code %d, want 3 and process %d named:\n%s", code, n.agent.PID(), stderr)
 	}
 	refused("cleanup", []string{"stop it first"}, "cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
-	if diff := cmp.Diff(before, n.static()); diff != "" {
-		t.Errorf("the node was changed (-before +after):\n%s", diff)
-	}
+	testutil.Equal(t, "the node was changed", before, n.static())
 	n.wantSteered(p.client(), "after who may not", n.all()...)
 
 	old := n.agent
 	n.agent = n.Host.StartAgent(append([]string{made.Path("neardns-agent")}, append(plain, "--take-over")...)...)
 	n.awaitExit(old, 0)
 	n.awaitReady()
-	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, fmt.Sprintf("taken over from process %d (", old.PID())) {
-		t.Errorf("status does not tell of it:\n%s", text)
-	}
+	n.prints(anyCode, "status", fmt.Sprintf("taken over from process %d (", old.PID()))
 	n.wantSteered(p.client(), "told to take over", n.all()...)
 }
 
@@ -186,9 +177,7 @@ func TestSuccessorWithOtherAddresses(t *testing.T) {
 		got = append(got, l.Address.String()+" "+l.Protocol)
 	}
 	want := []string{"169.254.20.9 tcp", "169.254.20.9 udp", "169.254.20.11 tcp", "169.254.20.11 udp", "169.254.20.12 tcp", "169.254.20.12 udp"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("leases (-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "leases", want, got)
 }
 
 // The steps of a handover, by the log of the active agent.
@@ -198,10 +187,7 @@ var handoverSteps = []string{"handover begins", "successor serves on the same so
 func (n *node) awaitStep(from int, step string, next *testutil.Process) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if !strings.Contains(n.agent.Output()[from:], step) {
-			return fmt.Errorf("no %q:\n%s", step, next.Output())
-		}
-		return nil
+		return testutil.ErrorIf(!strings.Contains(n.agent.Output()[from:], step), "no %q:\n%s", step, next.Output())
 	})
 }
 
@@ -231,10 +217,8 @@ func TestStoppedWithinAHandover(t *testing.T) {
 		which.Cont()
 		n.agent = next
 		testutil.Eventually(t, func() error {
-			if err := n.ready(pod); err != nil {
-				return fmt.Errorf("%w\n%s\n%s", err, old.Output(), next.Output())
-			}
-			return nil
+			err := n.ready(pod)
+			return testutil.ErrorIf(err != nil, "%w\n%s\n%s", err, old.Output(), next.Output())
 		})
 		n.awaitExit(old, 0)
 		n.wantSteered(p.client(), frozen+" stopped at "+step, n.all()...)
@@ -251,10 +235,7 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 	n.agent.Stop()
 	next := n.successor("pod1")
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(next.Output(), "takeover failed; retried") {
-			return fmt.Errorf("the successor does not wait:\n%s", next.Output())
-		}
-		return nil
+		return testutil.ErrorIf(!strings.Contains(next.Output(), "takeover failed; retried"), "the successor does not wait:\n%s", next.Output())
 	})
 	if !strings.Contains(next.Output(), fmt.Sprintf("process %d (version", n.agent.PID())) {
 		t.Errorf("the successor does not name the holder:\n%s", next.Output())
@@ -298,10 +279,8 @@ func TestSuccessorDies(t *testing.T) {
 		n.wantSteered(p.client(), "successor killed", n.all()...)
 	}
 	testutil.Eventually(t, func() error {
-		if now := n.openFiles(); now > files+8 {
-			return fmt.Errorf("%d files are open, %d were when the first agent began", now, files)
-		}
-		return nil
+		now := n.openFiles()
+		return testutil.ErrorIf(now > files+8, "%d files are open, %d were when the first agent began", now, files)
 	})
 }
 
@@ -309,8 +288,6 @@ func TestSuccessorDies(t *testing.T) {
 func (n *node) openFiles() int {
 	n.t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.agent.PID()))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return len(all)
 }

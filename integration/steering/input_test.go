@@ -5,17 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func (n *node) read(name string) string {
 	n.t.Helper()
 	data, err := os.ReadFile(n.path(name))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(data)
 }
 
@@ -78,9 +74,7 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	if diff := cmp.Diff(before, n.static()); diff != "" {
-		t.Errorf("the node was changed (-before +after):\n%s", diff)
-	}
+	testutil.Equal(t, "the node was changed", before, n.static())
 	if left := n.files(); len(left) > 1 || len(left) == 1 && !strings.HasSuffix(left[0], "/agent.lock") {
 		t.Errorf("files were left: %v", left)
 	}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -60,9 +58,7 @@ func TestInterceptNode(t *testing.T) {
 			t.Parallel()
 			n := intercepting(t, s)
 			old, steered, out := n.addOldPod(), n.addPod(nil), n.addPod(optOut)
-			if err := out.in(podfile.LeftAlone); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, out.in(podfile.LeftAlone))
 			cluster := targets(n.ClusterDNS()...)
 			host := client{ns: n.Host}
 			direct := func(when string) {
@@ -97,10 +93,7 @@ func TestInterceptNode(t *testing.T) {
 			n.agent.Cont()
 			cached("goes on")
 
-			n.agent.Signal(unix.SIGTERM)
-			if err := n.agent.Wait(); err != nil {
-				t.Errorf("SIGTERM: %v", err)
-			}
+			testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 			direct("ended")
 			n.wantFallback(host, "ended, host process", cluster...)
 			n.startAgent()

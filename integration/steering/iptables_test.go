@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -75,9 +76,7 @@ func TestBackendChanges(t *testing.T) {
 			n.agent.Kill()
 			n.wantFallback(c, backend+" killed", n.all()...)
 		}
-		if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
-			t.Fatalf("cleanup: %d\n%s%s", code, out, errs)
-		}
+		n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 		for _, ns := range []*testutil.NetNS{n.Host, p.NetNS} {
 			if left := ruleText(ns); left != "" {
 				t.Errorf("%s: cleanup leaves in %s:\n%s", backend, ns.Name(), left)
@@ -104,9 +103,7 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 				}
 				return nil
 			})
-			if err := p.in(podfile.Pending); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, p.in(podfile.Pending))
 			n.wantFallback(p.client(), "not steered", targets(n.ClusterDNS()...)...)
 		})
 	}

@@ -1,8 +1,6 @@
 package steering
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -20,20 +18,12 @@ func TestKernelHitsAuto(t *testing.T) {
 	n.startAgent()
 	n.wantInKernel(1, 1)
 	n.Host.Run("ip", "link", "add", "cilium_host", "type", "veth", "peer", "name", "cilium_net")
-	testutil.Eventually(t, func() error {
-		a, err := n.agentStatus()
-		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "Cilium's links") || n.hasProgram(p) {
-			return errors.Join(err, fmt.Errorf("the agent does not leave the node out: %+v", a.KernelHits))
-		}
-		return nil
-	})
+	n.awaitNoKernelHits("Cilium's links")
+	testutil.Eventually(t, func() error { return testutil.ErrorIf(n.hasProgram(p), "the program is at the pod's link still") })
 	n.wantSteered(p.client(), "left out", targets(n.ClusterDNS()...)...)
-	_, status, _ := n.run("status", "--config", n.configFile())
-	_, doctor, _ := n.run("doctor", "--config", n.configFile())
 	const off = "off (kernelHits.mode: auto)"
-	if !strings.Contains(status, "kernel hits: "+off) || !strings.Contains(doctor, "OK    kernel hits  "+off) {
-		t.Errorf("no reason as information:\n%s\n%s", status, doctor)
-	}
+	n.prints(anyCode, "status", "kernel hits: "+off)
+	n.prints(anyCode, "doctor", "OK    kernel hits  "+off)
 	var metrics string
 	n.Host.Do(func() { metrics = fetch(t, "http://127.0.0.1:9253/metrics") })
 	if !strings.Contains(metrics, "neardns_kernel_pods") || strings.Contains(metrics, "neardns_kernel_ok") {

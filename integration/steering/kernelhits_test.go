@@ -61,6 +61,16 @@ func (n *node) wantInKernel(pods, refused int) {
 	})
 }
 
+// awaitNoKernelHits waits until the agent gives this reason why there are no kernel hits.
+func (n *node) awaitNoKernelHits(why string) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		a, err := n.agentStatus()
+		wrong := err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, why)
+		return testutil.ErrorIf(wrong, "kernel hits: %+v (%w), want none by %q", a.KernelHits, err, why)
+	})
+}
+
 // kernelAnswers is how many queries the kernel has answered.
 func (n *node) kernelAnswers() int64 {
 	n.t.Helper()
@@ -126,9 +136,7 @@ func TestKernelHits(t *testing.T) {
 				name := freshName()
 				n.heat(p, at, name)
 				first, err := p.client().ask(at, name, testutil.Attempt)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				answers, kernel := n.kernelAnswers(), func() int64 { return n.kernelAnswers() }
 				queries, inKernel := n.countsInKernel(p)
 				const asked = 200
@@ -175,10 +183,8 @@ func TestKernelHits(t *testing.T) {
 			n.hup()
 			n.awaitLog(from, "kernel hits disabled")
 			testutil.Eventually(t, func() error {
-				if left := n.pinned(); len(left) > 0 {
-					return fmt.Errorf("it is off, and left %s", left)
-				}
-				return nil
+				left := n.pinned()
+				return testutil.ErrorIf(len(left) > 0, "it is off, and left %s", left)
 			})
 			n.wantSteered(p.client(), "off", targets(n.ClusterDNS()...)...)
 		})
@@ -243,13 +249,9 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 			t.Fatal("the name's answer does not change")
 		}
 		a, err := plain.client().ask(at, name, testutil.Attempt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		b, err := p.client().ask(at, name, testutil.Attempt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if plain.client().direct(a) { // its agent was busy
 			continue
 		}
@@ -291,44 +293,14 @@ func TestKernelHitsAreHandedOver(t *testing.T) {
 	f.allAnswered()
 }
 
-// TestKernelHitsLeaveNothing: the program goes with its pod, and cleanup takes the rest.
-func TestKernelHitsLeaveNothing(t *testing.T) {
-	t.Parallel()
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p, stays := n.addPod(nil), n.addPod(nil)
-	n.startAgent()
-	n.wantInKernel(2, 0)
-	p.del()
-	n.wantInKernel(1, 0)
-	at := target{n.ClusterDNS()[0], "udp"}
-	n.heat(stays, at, freshName())
-	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
-	if len(n.pinned()) == 0 {
-		t.Error("nothing is there for the next agent")
-	}
-	if code, out, stderr := n.cleanup(); code != 0 {
-		t.Fatalf("cleanup: %d\n%s%s", code, out, stderr)
-	}
-	if left := n.pinned(); len(left) > 0 {
-		t.Errorf("cleanup left %s", left)
-	}
-	if err := stays.client().fellBack(at, testutil.Attempt); err != nil {
-		t.Error(err)
-	}
-}
-
 // otherProgram puts the program of another project at a pod's link.
 func (n *node) otherProgram(p *pod) {
 	n.t.Helper()
 	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "policy", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R0, -1), asm.Return()}}) // TCX_NEXT
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	defer program.Close()
 	var there link.Link
 	n.Host.Do(func() {
@@ -346,16 +318,12 @@ func (n *node) otherProgram(p *pod) {
 func (n *node) hasProgram(p *pod) bool {
 	n.t.Helper()
 	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	var found *link.QueryResult
 	n.Host.Do(func() {
 		found, err = link.QueryPrograms(link.QueryOptions{Target: on.Attrs().Index, Attach: ebpf.AttachTCXIngress})
 	})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return len(found.Programs) > 0
 }
 
@@ -372,22 +340,11 @@ func TestKernelHitsRefused(t *testing.T) {
 	}
 	ats := targets(n.ClusterDNS()...)
 	n.wantSteered(shared.client(), "refused", ats...)
-	_, text, _ := n.run("status", "--config", n.configFile())
-	for _, want := range []string{"not of default/" + shared.name, "has programs of others"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("status does not say %q:\n%s", want, text)
-		}
-	}
+	n.prints(anyCode, "status", "not of default/"+shared.name, "has programs of others")
 	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
 	n.startAgent()
-	testutil.Eventually(t, func() error {
-		a, err := n.agentStatus()
-		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "no BPF file system") {
-			return errors.Join(err, fmt.Errorf("the agent does not say why: %+v", a))
-		}
-		return nil
-	})
+	n.awaitNoKernelHits("no BPF file system")
 	n.wantSteered(shared.client(), "no BPF file system", ats...)
 	if n.hasProgram(answered) {
 		t.Error("what the agent before left is at a pod's link still")
@@ -408,12 +365,7 @@ func TestKernelHitsFilesRemoved(t *testing.T) {
 	n.heat(p, at, name)
 	n.removeLevel()
 	n.heat(p, at, name)
-	testutil.Eventually(t, func() error {
-		if n.metric("neardns_kernel_ok") != 1 {
-			return errors.New("the metric shows a fault that is over")
-		}
-		return nil
-	})
+	n.awaitMetric("neardns_kernel_ok", 1)
 
 	folder := nodestate.BPFFolder(n.stateDir())
 	testutil.Eventually(t, func() error { // the agent may make it again in between
@@ -421,22 +373,12 @@ func TestKernelHitsFilesRemoved(t *testing.T) {
 		return os.Symlink(filepath.Join(t.TempDir(), "nowhere"), folder)
 	})
 	defer os.Remove(folder) //nolint:errcheck // it is removed below unless the test fails before
-	testutil.Eventually(t, func() error {
-		if ok := n.metric("neardns_kernel_ok"); ok != 0 {
-			return fmt.Errorf("neardns_kernel_ok is %v without the level", ok)
-		}
-		return nil
-	})
+	n.awaitMetric("neardns_kernel_ok", 0)
 	n.wantSteered(p.client(), "no level", at)
 	testutil.Must(t, os.Remove(folder))
 	n.wantInKernel(1, 0)
 	n.heat(p, at, name)
-	testutil.Eventually(t, func() error {
-		if n.metric("neardns_kernel_ok") != 1 {
-			return errors.New("the metric shows a fault that is over")
-		}
-		return nil
-	})
+	n.awaitMetric("neardns_kernel_ok", 1)
 }
 
 // removeLevel removes the level's files from the BPF file system.

@@ -1,9 +1,7 @@
 package steering
 
 import (
-	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -41,10 +39,8 @@ func newDenied(t *testing.T) *denied {
 
 // query starts the pods' queries. They end with the test.
 func (d *denied) query() {
-	stop, done := make(chan struct{}), sync.WaitGroup{}
-	d.t.Cleanup(func() { close(stop); done.Wait() })
 	for _, p := range []*pod{d.p, d.other} {
-		done.Go(func() {
+		background(d.t, func(stop <-chan struct{}) {
 			tick := time.NewTicker(50 * time.Millisecond)
 			defer tick.Stop()
 			for {
@@ -65,10 +61,8 @@ func (d *denied) hits(when string, p *pod) {
 	d.t.Helper()
 	_, before := d.countsInKernel(p)
 	testutil.Eventually(d.t, func() error {
-		if _, now := d.countsInKernel(p); now < before+10 {
-			return fmt.Errorf("%s: %d hits of %s", when, now-before, p.name)
-		}
-		return nil
+		_, now := d.countsInKernel(p)
+		return testutil.ErrorIf(now < before+10, "%s: %d hits of %s", when, now-before, p.name)
 	})
 }
 
@@ -178,10 +172,8 @@ func TestKernelHitsOfASilentUpstream(t *testing.T) {
 	d.DNS.Behave(testutil.Behaviour{Drop: true})
 	queries, kernel := d.countsInKernel(d.p)
 	testutil.Eventually(t, func() error { // longer than hits go on without an answer to a sample
-		if q, k := d.countsInKernel(d.p); (q-queries)-(k-kernel) < 3 {
-			return errors.New("the agent has not answered three samples")
-		}
-		return nil
+		q, k := d.countsInKernel(d.p)
+		return testutil.ErrorIf((q-queries)-(k-kernel) < 3, "the agent has not answered three samples")
 	})
 	d.hits("upstream silent", d.p)
 	d.wantInKernel(2, 0)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
-	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -33,18 +32,14 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	n.startAgent()
 	testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
 	n.wantSteered(p.client(), "proven", n.all()...)
-	if err := p.check(); err != nil {
-		t.Errorf("CHECK of a pod that the agent steered: %v", err)
-	}
+	testutil.Check(t, p.check(), "CHECK of a pod that the agent steered")
 
 	n.agent.Kill()
 	later := n.addPod(nil)
 	testutil.Must(t, later.in(podfile.Pending))
 	n.wantFallback(later.client(), "agent killed", cluster...)
 	n.wantFallback(p.client(), "agent killed", n.all()...)
-	if err := later.check(); err != nil {
-		t.Errorf("CHECK of a pod that waits for its trial: %v", err)
-	}
+	testutil.Check(t, later.check(), "CHECK of a pod that waits for its trial")
 	n.startAgent()
 	testutil.Eventually(t, func() error { return later.in(podfile.Steered) })
 	later.del()
@@ -72,9 +67,7 @@ func TestLeftAlone(t *testing.T) {
 		works()
 		n.startAgent()
 		works()
-		if err := p.in(podfile.LeftAlone); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, p.in(podfile.LeftAlone))
 		if rules := p.rules(); rules != "" {
 			t.Errorf("rules in a pod that is left alone:\n%s", rules)
 		}
@@ -96,15 +89,11 @@ func TestLeftAlone(t *testing.T) {
 			}
 			return nil
 		})
-		if err := p.in(podfile.Pending); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, p.in(podfile.Pending))
 		if rules := p.rules(); rules != "" {
 			t.Errorf("rules in a pod whose fallback is not proven:\n%s", rules)
 		}
-		if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "default/pod1") || !strings.Contains(text, "not yet verified") {
-			t.Errorf("status does not say why the pod waits:\n%s", text)
-		}
+		n.prints(anyCode, "status", "default/pod1", "not yet verified")
 	})
 }
 
@@ -147,21 +136,15 @@ func TestFlushedRules(t *testing.T) {
 				t.Errorf("status does not tell of the repair: %+v", s.Agent)
 			}
 
-			if err := p.check(); err != nil {
-				t.Errorf("CHECK of a good pod: %v", err)
-			}
+			testutil.Check(t, p.check(), "CHECK of a good pod")
 			p.Run("nft", "flush", "ruleset")
-			if err := p.check(); err == nil || !strings.Contains(err.Error(), "pod table") {
-				t.Errorf("CHECK after a flush in the pod: %v, want the drift", err)
-			}
+			testutil.WantError(t, p.check(), "pod table", "CHECK after a flush in the pod")
 			n.wantFallback(p.client(), "pod's rules flushed", targets(n.ClusterDNS()...)...)
 			// The agent looks at pods' tables when it starts, and now and then.
 			n.agent.Kill()
 			n.startAgent()
 			n.wantSteered(p.client(), "mended", n.all()...)
-			if err := p.check(); err != nil {
-				t.Errorf("CHECK after the repair: %v", err)
-			}
+			testutil.Check(t, p.check(), "CHECK after the repair")
 		})
 	}
 }
@@ -191,30 +174,21 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if names := n.read(conflistFile); !strings.Contains(names, "neardns") {
 		t.Fatalf("the network has no entry to take out:\n%s", names)
 	}
-	if code, _, stderr := n.cleanup(); code != 3 || !strings.Contains(stderr, fmt.Sprint(n.agent.PID())) {
-		t.Errorf("cleanup under a running agent exits with %d, want 3 and the agent's process named: %s", code, stderr)
-	}
+	n.prints(cli.Degraded, n.cleanup(), fmt.Sprint(n.agent.PID()))
 	n.wantSteered(first.client(), "cleanup refused", n.all()...)
 	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 
 	// A pod whose netns cannot be seen from here may still send to the switch, which must stay for it.
 	lost := podfile.Path(n.stateDir(), second.container(), "eth0")
 	original, err := os.ReadFile(lost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	n.rewrite(lost, func(f object) { f["netns"] = "/run/not-mounted-here/netns/x" })
-	code, _, stderr := n.cleanup()
-	if code != 1 || !strings.Contains(stderr, "default/"+second.name) {
-		t.Errorf("cleanup exits with %d, want 1 and the pod that cannot be entered named: %s", code, stderr)
-	}
+	n.prints(cli.Failed, n.cleanup(), "default/"+second.name) // the pod that cannot be entered
 	n.wantFallback(second.client(), "cleanup could not enter it", n.all()...)
 	n.wantFallback(first.client(), "cleanup stopped", cluster...)
 
 	testutil.Must(t, os.WriteFile(lost, original, 0o600))
-	if code, _, stderr := n.cleanup(); code != 0 {
-		t.Fatalf("cleanup exits with %d: %s", code, stderr)
-	}
+	n.prints(cli.Good, n.cleanup())
 	if names := n.read(conflistFile); strings.Contains(names, "neardns") || !strings.Contains(names, "bridge") {
 		t.Errorf("the network after cleanup:\n%s", names)
 	}
@@ -225,30 +199,22 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		n.wantFallback(p.client(), "cleaned up", cluster...)
 		p.del()
 	}
-	if diff := cmp.Diff(before, n.static()); diff != "" {
-		t.Errorf("left on the node (-before +after):\n%s", diff)
-	}
-	if diff := cmp.Diff(files, n.files()); diff != "" {
-		t.Errorf("files left (-before +after):\n%s", diff)
-	}
-	if code, _, stderr := n.cleanup(); code != 0 {
-		t.Errorf("a second cleanup exits with %d: %s", code, stderr)
-	}
+	testutil.Equal(t, "left on the node", before, n.static())
+	testutil.Equal(t, "files left", files, n.files())
+	n.prints(cli.Good, n.cleanup()) // once more
 }
 
-// cleanup takes neardns off the node.
-func (n *node) cleanup() (code int, stdout, stderr string) {
-	n.t.Helper()
-	return n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
-}
+// cleanup is the command that takes neardns off the node.
+func (n *node) cleanup() string { return "cleanup --cni-conf " + n.path("net.d") }
+
+// doctor is the command that inspects a node without a network of pods.
+func (n *node) doctor() string { return "doctor --cni-conf " + n.path("none") }
 
 // rewrite changes a JSON file.
 func (n *node) rewrite(path string, change func(object)) {
 	n.t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	var content object
 	testutil.Must(n.t, json.Unmarshal(data, &content))
 	change(content)
@@ -271,21 +237,4 @@ func (n *node) files() []string {
 		})
 	}
 	return out
-}
-
-// TestAddressesAreNoSource: what the link holds must never become the source of what the node itself sends.
-func TestAddressesAreNoSource(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual})
-	p := n.addPod(nil)
-	n.startAgent()
-	to := append(append(append([]netip.Addr{}, p.addrs...), n.KubeDNSAddrs()...), n.ClusterDNS()...)
-	for _, a := range to {
-		route := n.Host.Run("ip", "route", "get", a.String())
-		for _, ours := range append(n.locals(), steering4, steering6, steer.ProbeSource4, steer.FallbackCheckSource4, steer.ProbeSource6, steer.FallbackCheckSource6) {
-			if strings.Contains(route+" ", "src "+ours.String()+" ") {
-				t.Errorf("to %s the node sends as %s: %s", a, ours, route)
-			}
-		}
-	}
 }

@@ -42,21 +42,15 @@ func (n *node) deafen(protocol string, family int) (undo func()) {
 			n.t.Fatal(err)
 		}
 		pidfd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		defer unix.Close(pidfd)
 		fd, err := unix.PidfdGetfd(pidfd, theirs, 0)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		if protocol == "tcp" {
 			bind := func(link string) error { return unix.SetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link) }
 			testutil.Must(n.t, bind("neardns0")) // what comes to its addresses comes over other links
 			return func() {
-				if err := bind(""); err != nil {
-					n.t.Error(err)
-				}
+				testutil.Check(n.t, bind(""))
 				unix.Close(fd)
 			}
 		}
@@ -64,9 +58,7 @@ func (n *node) deafen(protocol string, family int) (undo func()) {
 		program := unix.SockFprog{Len: 1, Filter: (*unix.SockFilter)(unsafe.Pointer(&drop[0]))}
 		testutil.Must(n.t, unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program))
 		return func() {
-			if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0); err != nil {
-				n.t.Error(err)
-			}
+			testutil.Check(n.t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0))
 			unix.Close(fd)
 		}
 	}
@@ -106,28 +98,15 @@ func TestDeafListener(t *testing.T) {
 		family := map[bool]int{true: 4, false: 6}[deaf.addr.Is4()]
 		cluster := n.ClusterDNS()[map[int]int{4: 0, 6: 1}[family]]
 		undo := n.deafen(deaf.network, family)
-		testutil.Eventually(t, func() error {
-			if n.holds(deaf) {
-				return fmt.Errorf("%s still holds its lease", deaf)
-			}
-			return nil
-		})
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(n.holds(deaf), "%s still holds its lease", deaf) })
 		n.wantFallback(p.client(), deaf.String()+" is deaf", target{cluster, deaf.network})
 		for _, other := range all {
 			testutil.Eventually(t, func() error { // where the machine lets the agent wait, one comes and goes
-				if other != deaf && !n.holds(other) {
-					return fmt.Errorf("%s is deaf, and %s lost its lease too", deaf, other)
-				}
-				return nil
+				return testutil.ErrorIf(other != deaf && !n.holds(other), "%s is deaf, and %s lost its lease too", deaf, other)
 			})
 		}
 		undo()
-		testutil.Eventually(t, func() error {
-			if !n.holds(deaf) {
-				return fmt.Errorf("%s has no lease again", deaf)
-			}
-			return nil
-		})
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(!n.holds(deaf), "%s has no lease again", deaf) })
 		n.wantSteered(p.client(), deaf.String()+" hears again", target{cluster, deaf.network})
 	}
 	if lost := n.metric(`neardns_lease_lost_total{reason="timeout"}`); lost < 2 {

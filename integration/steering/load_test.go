@@ -69,9 +69,7 @@ func dialUDP(t testing.TB, ns *testutil.NetNS, server netip.AddrPort) *net.UDPCo
 	var conn *net.UDPConn
 	var err error
 	ns.Do(func() { conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server)) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return conn
 }
 
@@ -211,24 +209,42 @@ func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label stri
 	return int(sent.Load())
 }
 
+// background runs tasks until end is called, or the test ends: they return when stop is closed.
+func background(t *testing.T, tasks ...func(stop <-chan struct{})) (end func()) {
+	t.Helper()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, task := range tasks {
+		wg.Go(func() { task(stop) })
+	}
+	end = sync.OnceFunc(func() { close(stop); wg.Wait() })
+	t.Cleanup(end)
+	return end
+}
+
 // memory reads a process's memory in bytes: "VmRSS" is what it has, "VmHWM" the most it had.
 func memory(t testing.TB, pid int, field string) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, field+":"); ok {
 			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			return kb << 10
 		}
 	}
 	t.Fatalf("no %s in the status of process %d", field, pid)
 	return 0
+}
+
+// awaitMetric waits until a metric of the agent has a value.
+func (n *node) awaitMetric(series string, want float64) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		got := n.metric(series)
+		return testutil.ErrorIf(got != want, "%s is %v, want %v", series, got, want)
+	})
 }
 
 // metric reads the agent's metrics.
@@ -239,9 +255,7 @@ func (n *node) metric(series string) float64 {
 	for line := range strings.Lines(body) {
 		if rest, ok := strings.CutPrefix(line, series+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
-			if err != nil {
-				n.t.Fatal(err)
-			}
+			testutil.Must(n.t, err)
 			return v
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -34,22 +33,16 @@ func TestNameserverLocal(t *testing.T) {
 				given.Nameservers = append(given.Nameservers, a.String())
 			}
 			text, err := resolvconf.Parse(nil).With(given)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			file := filepath.Join(sandboxes, "pod1-0123456789abcdef", "resolv.conf")
 			testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 			testutil.Must(t, os.WriteFile(file, text.Bytes(), 0o644))
 			// named are the targets that the pod's file names by now.
 			named := func(want ...netip.Addr) []target {
 				data, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				now, err := resolvconf.Parse(data).Settings()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				var at []netip.Addr
 				for _, s := range now.Nameservers {
 					at = append(at, netip.MustParseAddr(s))
@@ -65,11 +58,8 @@ func TestNameserverLocal(t *testing.T) {
 			n.wantFallback(c, "agent never started", at...)
 			n.startAgent()
 			n.wantSteered(c, "agent up", at...)
-			for _, command := range []string{"pods", "status"} {
-				if code, out, errs := n.run(command, "--config", n.configFile()); code != 0 || !strings.Contains(out, "served") {
-					t.Errorf("%s: %d, and the pod is not shown as served:\n%s%s", command, code, out, errs)
-				}
-			}
+			n.prints(cli.Good, "pods", "served")
+			n.prints(cli.Good, "status", "served")
 			n.agent.Kill()
 			n.wantFallback(c, "agent killed", at...)
 			n.startAgent()
@@ -78,16 +68,11 @@ func TestNameserverLocal(t *testing.T) {
 			n.awaitFallback(c, "agent stopped", at...)
 			n.agent.Cont()
 			n.wantSteered(c, "agent goes on", at...)
-			n.agent.Signal(unix.SIGTERM)
-			if err := n.agent.Wait(); err != nil {
-				t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
-			}
+			testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 
 			// The pod's file outlives the configuration that it was made by.
 			data, err := os.ReadFile(n.configFile())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			other := strings.NewReplacer(local4.String(), "169.254.20.30", local6.String(), "fd00:90de:d95::1e").Replace(string(data))
 			n.write("node.yaml", other)
 			n.launchAgent()
@@ -95,13 +80,9 @@ func TestNameserverLocal(t *testing.T) {
 			n.wantFallback(c, "its local addresses are no more configured", at...)
 			n.wantSteered(c, "the cluster DNS addresses", targets(n.ClusterDNS()...)...)
 			n.agent.Kill()
-			if err := p.in(podfile.Steered); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, p.in(podfile.Steered))
 
-			if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
-				t.Fatalf("cleanup: %d\n%s%s", code, out, errs)
-			}
+			n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 			n.wantFallback(c, "cleaned up", named(n.ClusterDNS()[0], n.ClusterDNS()[1])...)
 		})
 	}
@@ -115,19 +96,11 @@ func TestCleanupKeepsTheSwitch(t *testing.T) {
 	n.startAgent()
 	p := n.addPod(nil)
 	n.wantSteered(p.client(), "agent up", targets(local4)...)
-	n.agent.Signal(unix.SIGTERM)
-	if err := n.agent.Wait(); err != nil {
-		t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
-	}
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	for range 2 {
-		code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none"))
-		if code == 0 || !strings.Contains(errs, "pod default/pod1 ") || !strings.Contains(errs, "names 169.254.20.10 in its own DNS settings") {
-			t.Errorf("cleanup: %d\n%s%s", code, out, errs)
-		}
+		n.prints(cli.Failed, "cleanup --cni-conf "+n.path("none"), "pod default/pod1 ", "names 169.254.20.10 in its own DNS settings")
 		n.wantFallback(p.client(), "cleanup refused", targets(local4)...)
 	}
 	p.del()
-	if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
-		t.Errorf("cleanup after the pod's end: %d\n%s%s", code, out, errs)
-	}
+	n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 }

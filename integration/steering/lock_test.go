@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -27,9 +26,7 @@ func lockedNode(t *testing.T) (n *node, hold func() (release func())) {
 		if err == nil {
 			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		t.Cleanup(func() { _ = f.Close() })
 		return func() { _ = f.Close() }
 	}
@@ -66,20 +63,13 @@ func TestLockHeld(t *testing.T) {
 	}
 
 	late := n.addPod(nil)
-	if err := late.in(podfile.Pending); err != nil {
-		t.Errorf("a pod that came meanwhile: %v", err)
-	}
+	testutil.Check(t, late.in(podfile.Pending), "a pod that came meanwhile")
 	n.wantFallback(late.client(), "a pod that came meanwhile", targets(n.ClusterDNS()...)...)
 
 	from = len(n.agent.Output())
 	n.configure("stubDomains: {corp.example: [\"192.0.2.1\"]}\n")
 	n.hup()
-	testutil.Eventually(t, func() error { // each round of the agent's waits for the lock again
-		if !strings.Contains(n.agent.Output()[from:], refused) {
-			return errors.New("the agent does not say that it cannot take over the configuration")
-		}
-		return nil
-	})
+	n.awaitLog(from, refused) // each round of the agent's waits for the lock again
 	release()
 	n.awaitLog(from, reloaded)
 	n.awaitReady()
@@ -103,8 +93,7 @@ func TestStartBehindLock(t *testing.T) {
 	n, hold := lockedNode(t)
 	p := n.addPod(nil)
 	n.startAgent()
-	n.agent.Signal(unix.SIGTERM)
-	n.awaitExit(n.agent, 0)
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 
 	n.setup.backend = ""
 	n.configure("")

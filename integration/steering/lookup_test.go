@@ -189,10 +189,8 @@ func countQuestions(t *testing.T, searches []string) {
 					t.Errorf("%s, %s: %s", library, tc.name, out)
 				}
 				testutil.Eventually(t, func() error { // a query is counted when its answer is out
-					if questions[i] = n.podCounts(p) - before; questions[i] == 0 {
-						return fmt.Errorf("%s, %s: no question was counted", library, tc.name)
-					}
-					return nil
+					questions[i] = n.podCounts(p) - before
+					return testutil.ErrorIf(questions[i] == 0, "%s, %s: no question was counted", library, tc.name)
 				})
 				seen := map[string]bool{} // the agent repeats a query that a busy machine answers late
 				for _, q := range n.DNS.Log() {

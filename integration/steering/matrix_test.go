@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/neardns/neardns/integration/compat"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -104,10 +102,7 @@ func walk(t *testing.T, s setup) {
 	n.agent.Cont()
 	n.wantSteered(c, "agent goes on", n.all()...)
 
-	n.agent.Signal(unix.SIGTERM)
-	if err := n.agent.Wait(); err != nil {
-		t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
-	}
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 	n.wantFallback(c, "lease withdrawn", n.all()...)
 	n.wantStays()
 	n.startAgent()

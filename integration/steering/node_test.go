@@ -206,10 +206,8 @@ func (n *node) startWatch() {
 	n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.configFile(), "--cni-bin", n.path("cni-bin"), "--cni-conf", n.path("cni-conf"),
 		"--state-dir", n.stateDir(), "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
 	testutil.Eventually(n.t, func() error {
-		if w, ok, err := nodestate.WatchFile(n.stateDir()).Read(); err != nil || !ok || w.Looked.IsZero() {
-			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
-		}
-		return nil
+		w, ok, err := nodestate.WatchFile(n.stateDir()).Read()
+		return testutil.ErrorIf(err != nil || !ok || w.Looked.IsZero(), "the watch has not looked yet: %+v, %w", w, err)
 	})
 }
 
@@ -336,6 +334,23 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	return n.Host.StartCmd(cmd).ExitCode(testutil.Patience()), out.String(), errs.String()
 }
 
+// anyCode is an exit code that does not matter.
+const anyCode = -1
+
+// prints runs a command of the agent's program to its end, and wants an exit code and texts in its output.
+func (n *node) prints(code int, command string, texts ...string) {
+	n.t.Helper()
+	got, out, errs := n.run(append(strings.Fields(command), "--config", n.configFile())...)
+	if code != anyCode && got != code {
+		n.t.Errorf("%s: exit code %d, want %d:\n%s%s", command, got, code, out, errs)
+	}
+	for _, text := range texts {
+		if !strings.Contains(out+errs, text) {
+			n.t.Errorf("%s: %q is missing in\n%s%s", command, text, out, errs)
+		}
+	}
+}
+
 // hasLink reports whether the host has a link.
 func (n *node) hasLink(name string) bool {
 	n.t.Helper()
@@ -348,25 +363,17 @@ func (n *node) leases() []steer.LeaseState {
 	n.t.Helper()
 	if n.setup.backend != "" {
 		rules, err := iptables.Open(n.Host.FD(), iptables.Variant(n.setup.backend), nil)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		defer rules.Close()
 		leases, err := rules.Leases(iptablesLifetime, iptablesLifetime)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		return leases
 	}
 	rules, err := nft.Open(n.Host.FD())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	defer rules.Close()
 	leases, err := rules.Leases()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return leases
 }
 
@@ -377,9 +384,7 @@ func (n *node) hup() { n.agent.Signal(unix.SIGHUP) }
 func (n *node) awaitLog(from int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if said := n.agent.Output()[from:]; !strings.Contains(said, text) {
-			return fmt.Errorf("the agent did not say %q:\n%s", text, said)
-		}
-		return nil
+		said := n.agent.Output()[from:]
+		return testutil.ErrorIf(!strings.Contains(said, text), "the agent did not say %q:\n%s", text, said)
 	})
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -34,10 +33,8 @@ func TestClusterDNSOnLink(t *testing.T) {
 
 				n.launchAgent()
 				testutil.Eventually(t, func() error {
-					if s, err := n.agentStatus(); err != nil || !s.Ready {
-						return fmt.Errorf("the agent is not ready: %+v, %w\n%s", s, err, n.agent.Output())
-					}
-					return nil
+					s, err := n.agentStatus()
+					return testutil.ErrorIf(err != nil || !s.Ready, "the agent is not ready: %+v, %w\n%s", s, err, n.agent.Output())
 				})
 				n.wantSteered(c, "agent up", cluster...)
 				n.wantUntracked(p, cluster...)
@@ -59,14 +56,9 @@ func TestClusterDNSOnLink(t *testing.T) {
 				n.awaitFallback(c, "agent stopped", cluster...)
 				n.agent.Cont()
 				n.wantSteered(c, "agent goes on", cluster...)
-				n.agent.Signal(unix.SIGTERM)
-				if err := n.agent.Wait(); err != nil {
-					t.Errorf("SIGTERM: %v\n%s", err, n.agent.Output())
-				}
+				testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 				n.wantFallback(c, "lease withdrawn", cluster...)
-				if code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none")); code != 0 {
-					t.Fatalf("cleanup: %d\n%s%s", code, out, errs)
-				}
+				n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 				n.wantFallback(c, "cleaned up", cluster...)
 			})
 		}
@@ -77,10 +69,8 @@ func TestClusterDNSOnLink(t *testing.T) {
 func (n *node) wantFinding(finding string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if _, out, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none")); !strings.Contains(out, finding) {
-			return fmt.Errorf("the doctor does not report %q:\n%s", finding, out)
-		}
-		return nil
+		_, out, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
+		return testutil.ErrorIf(!strings.Contains(out, finding), "the doctor does not report %q:\n%s", finding, out)
 	})
 }
 

@@ -72,15 +72,11 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 		plugins = append(plugins, plugin)
 	}
 	text, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}, "", "  ")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	testutil.Must(n.t, os.MkdirAll(n.path("net.d"), 0o755))
 	n.write(conflistFile, string(text))
 	list, err := libcni.ConfListFromFile(n.path(conflistFile))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return list
 }
 
@@ -140,9 +136,7 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 		n.t.Fatalf("ADD %s: %v", name, err)
 	}
 	got, err := types100.NewResultFromResult(result)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	for _, ip := range got.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		p.addrs = append(p.addrs, a.Unmap())
@@ -227,9 +221,7 @@ func (p *pod) delBy(withNearDNS bool) {
 func (p *pod) decisions() []podfile.Decision {
 	p.node.t.Helper()
 	f, err := podfile.Read(podfile.Path(p.node.stateDir(), p.container(), "eth0"))
-	if err != nil {
-		p.node.t.Fatal(err)
-	}
+	testutil.Must(p.node.t, err)
 	return f.Decisions
 }
 

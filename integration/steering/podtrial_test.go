@@ -154,9 +154,7 @@ func TestNewPodIsSteered(t *testing.T) {
 						t.Errorf("a new pod's query to %s: %v", at, err)
 					}
 				}
-				if err := p.check(); err != nil {
-					t.Errorf("CHECK: %v", err)
-				}
+				testutil.Check(t, p.check(), "CHECK")
 				return p.in(podfile.Steered)
 			})
 			n.wantSteered(p.client(), "steered", targets(n.ClusterDNS()...)...)

@@ -13,10 +13,8 @@ import (
 func (n *node) wantReady(when string, ready bool, why string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error { // a start of the program for each look costs fifty times the CPU
-		if a, err := n.agentStatus(); err == nil && a.Ready != ready {
-			return fmt.Errorf("%s: ready is %t", when, a.Ready)
-		}
-		return nil
+		a, err := n.agentStatus()
+		return testutil.ErrorIf(err == nil && a.Ready != ready, "%s: ready is %t", when, a.Ready)
 	})
 	testutil.Eventually(n.t, func() error { return n.isReady(when, ready, why) })
 }

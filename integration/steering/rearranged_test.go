@@ -1,10 +1,10 @@
 package steering
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -50,13 +50,9 @@ func TestRearranged(t *testing.T) {
 		t.Log(which)
 		f.allAnswered()
 	}
-	if err := n.agent.Terminate(testutil.Patience()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, n.agent.Terminate(testutil.Patience()))
 	// What the steered ones laid goes with the cleanup, by the configuration of now.
-	if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
-		t.Errorf("cleanup: %d %s%s", code, text, errs)
-	}
+	n.prints(cli.Good, n.cleanup())
 	n.wantNothingLaid(steered)
 	n.awaitKubeDNS(steered)
 }
@@ -87,10 +83,8 @@ func TestFlushedAfterRearranged(t *testing.T) {
 	n.startWatch()
 	for i := range int64(2) {
 		testutil.Eventually(t, func() error {
-			if w, _, err := nodestate.WatchFile(n.stateDir()).Read(); err != nil || w.Restored != i+1 {
-				return fmt.Errorf("the watch put the switch back %d times, want %d (%w)", w.Restored, i+1, err)
-			}
-			return nil
+			w, _, err := nodestate.WatchFile(n.stateDir()).Read()
+			return testutil.ErrorIf(err != nil || w.Restored != i+1, "the watch put the switch back %d times, want %d (%w)", w.Restored, i+1, err)
 		})
 		n.awaitFallback(steered.client(), "by the switch again", ats...)
 		if rules := n.Host.Run("nft", "list", "table", "inet", "neardns"); !strings.Contains(rules, "fallback4") {

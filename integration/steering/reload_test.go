@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -152,64 +151,34 @@ func TestReloadLosesNothing(t *testing.T) {
 	n.startAgent()
 	n.wantSteered(p.client(), "up", n.all()...)
 
-	var asked, direct atomic.Int64
-	var lost sync.Map
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	end := sync.OnceFunc(func() {
-		close(stop)
-		wg.Wait()
-	})
-	t.Cleanup(end)
+	f := n.newTraffic(p, testutil.Attempt)
+	var direct atomic.Int64
 	for _, at := range n.all() {
 		if at.network != "udp" {
 			continue
 		}
-		c := n.dial(p, at)
-		wg.Go(func() {
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			hot := freshName()
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				case <-tick.C:
-				}
-				name := hot // what the cache holds, and every other time what it does not
-				if i%2 == 0 {
-					name = freshName()
-				}
-				a, err := c.Ask(name, dns.TypeA)
-				if err == nil {
-					err = rightData(a)
-				}
-				switch {
-				case err != nil:
-					lost.Store(asked.Load(), fmt.Errorf("%s: %w", at, err))
-				case p.client().direct(a):
-					direct.Add(1)
-				}
-				asked.Add(1)
+		c, hot, i := n.dial(p, at), freshName(), 0
+		f.pace(10*time.Millisecond, 0, func() error {
+			name := hot // what the cache holds, and every other time what it does not
+			if i++; i%2 == 1 {
+				name = freshName()
 			}
+			a, err := c.Ask(name, dns.TypeA)
+			if err != nil {
+				return fmt.Errorf("%s: %w", at, err)
+			}
+			if p.client().direct(a) {
+				direct.Add(1)
+			}
+			return rightData(a)
 		})
 	}
 	for i := range 20 {
-		until := asked.Load() + 20
 		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
-		testutil.Eventually(t, func() error { // else a slow machine queries little while it reloads
-			if asked := asked.Load(); asked < until {
-				return fmt.Errorf("%d questions asked, %d awaited", asked, until)
-			}
-			return nil
-		})
+		f.more(20) // else a slow machine queries little while it reloads
 	}
-	end()
-	lost.Range(func(at, err any) bool {
-		t.Errorf("question %v: %v", at, err)
-		return true
-	})
-	t.Logf("%d queries over 20 reloads; %d of them went to kube-dns", asked.Load(), direct.Load())
+	f.allAnswered()
+	t.Logf("%d queries over 20 reloads; %d of them went to kube-dns", f.asked.Load(), direct.Load())
 	if said := n.agent.Output(); strings.Contains(said, "lease lost") {
 		t.Error("a reload cost a lease")
 	}

@@ -3,6 +3,7 @@
 package steering
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +13,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -101,9 +101,7 @@ func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
 	})
 	both.Wait()
 	for when, got := range got {
-		if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
-			t.Errorf("%s, time %d (-kube-dns +cache):\n%s", what, when+1, diff)
-		}
+		testutil.Equal(t, fmt.Sprintf("%s, time %d, kube-dns and the cache", what, when+1), strings.Split(want, "\n"), strings.Split(got, "\n"))
 	}
 	if !strings.Contains(want, "192.0.2.1") && !strings.Contains(want, "2001:db8::1") && !strings.Contains(want, ";; Got answer") {
 		t.Errorf("%s hears nothing:\n%s", what, want)
@@ -162,9 +160,7 @@ func resolverOfJava(t *testing.T, s *stubs) {
 		p.resolver("java", "ndots:5 timeout:2 attempts:2")
 	}
 	source, err := filepath.Abs("testdata/lookup-java/Lookup.java")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	s.alike(t, "java", func(p *pod) string {
 		return p.under("java", append([]string{"java", source, s.n.ClusterDNS()[0].String()}, corpusNames...)...)
 	})
@@ -252,28 +248,13 @@ func resolverResolved(t *testing.T, s *stubs, resolved string) {
 	}
 }
 
+//go:embed testdata/resolved.sh
+var resolvedScript string
+
 // resolved starts systemd-resolved in namespaces of its own mounts and of the pod's network, and looks names up by it.
 func (p *pod) resolved(t *testing.T, resolved string) string {
 	t.Helper()
-	const script = `set -e
-mount --make-rprivate /
-mount -t tmpfs tmpfs /run
-mkdir -p /run/systemd/resolve /run/systemd/resolved.conf.d
-cp "$1" /run/systemd/resolved.conf.d/test.conf
-{ cat /etc/passwd; echo systemd-resolve:x:64999:64999::/:/bin/false; } > /run/passwd
-{ cat /etc/group; echo systemd-resolve:x:64999:; } > /run/group
-chown 64999:64999 /run/systemd/resolve
-mount --bind /run/passwd /etc/passwd
-mount --bind /run/group /etc/group
-mount --bind "$2" /etc/resolv.conf
-[ ! -e /etc/nsswitch.conf ] || mount --bind "$3" /etc/nsswitch.conf
-SYSTEMD_LOG_LEVEL=warning "$4" >&2 &
-for i in $(seq 100); do ss -lnu | grep -q 127.0.0.53%lo:53 && break; sleep 0.1; done
-shift 4
-"$@"
-kill $!
-`
-	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path("resolved.conf"), p.node.path("stub"), p.node.path("nsswitch.conf"), resolved,
+	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", resolvedScript, "sh", p.node.path("resolved.conf"), p.node.path("stub"), p.node.path("nsswitch.conf"), resolved,
 		made.Path("lookup-glibc"), "any"}, corpusNames...)...)
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -66,9 +66,7 @@ func (k *kubeDNS) start() {
 func (k *kubeDNS) kill() {
 	k.t.Helper()
 	asked, err := k.asked()
-	if err != nil {
-		k.t.Error(err)
-	}
+	testutil.Check(k.t, err)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.before = asked
@@ -249,9 +247,7 @@ func (m *many) during(f func()) (out measured) {
 		names = append(names, fmt.Sprintf("svc%d.default.svc.cluster.local", i))
 	}
 	first, err := m.asked() // before f can be in its way
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.Must(m.t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() { out = m.count(first, stop) })
 	for i, p := range m.pods {
@@ -299,18 +295,12 @@ func allowInotify(t *testing.T, agents int) {
 	t.Helper()
 	const file = "/proc/sys/fs/inotify/max_user_instances"
 	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	limit, err := strconv.Atoi(strings.TrimSpace(string(before)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, os.WriteFile(file, []byte(strconv.Itoa(limit+2*agents)), 0o644))
 	t.Cleanup(func() {
-		if err := os.WriteFile(file, before, 0o644); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, os.WriteFile(file, before, 0o644))
 	})
 }
 

@@ -56,9 +56,7 @@ func (f *figures) keep() {
 	if text, err = json.MarshalIndent(all, "", "  "); err == nil {
 		err = os.WriteFile(file, append(text, '\n'), 0o644)
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, err)
 }
 
 // until is how long it takes to be so.

@@ -125,9 +125,7 @@ func TestScaleNode(t *testing.T) {
 	var seen episodes
 	used := func() time.Duration {
 		cpu, err := procstat.CPU(n.agent.PID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		return cpu
 	}
 	const youth = 10 * time.Second // of a pod (agent/internal/pods/podstate)

@@ -69,9 +69,7 @@ func TestScaleRepair(t *testing.T) {
 			if most := group.PeakMemory(); most > 256<<20 {
 				t.Errorf("a repair takes %s, more than the manifests allow", mebi(most))
 			}
-			if err := n.agent.Terminate(patience); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, n.agent.Terminate(patience))
 		})
 	}
 	f.keep()

@@ -2,7 +2,6 @@ package steering
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"testing"
 
@@ -15,9 +14,7 @@ import (
 func (n *node) dial(p *pod, at target) *testutil.Conn {
 	n.t.Helper()
 	c, err := testutil.Dial(p.NetNS, at.network, at.server(), testutil.AskOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	n.t.Cleanup(c.Close)
 	return c
 }
@@ -37,9 +34,7 @@ func (n *node) wantAnswers(when string, p *pod, conns []*testutil.Conn, direct b
 			continue
 		}
 		for _, a := range append(many, single) {
-			if err := rightData(a); err != nil {
-				n.t.Errorf("%s: %v", when, err)
-			}
+			testutil.Check(n.t, rightData(a), when)
 			if p.client().direct(a) != direct {
 				n.t.Errorf("%s: %s answered, kube-dns asked by %s; direct must be %v", when, a, a.Client, direct)
 			}
@@ -104,12 +99,7 @@ func (n *node) endWithQuestions(conns []*testutil.Conn) {
 	for _, c := range conns {
 		name := "delay-500." + freshName()
 		n.send(c, name)
-		testutil.Eventually(n.t, func() error {
-			if n.DNS.Asked(name) == 0 {
-				return fmt.Errorf("kube-dns was not asked for %s", name)
-			}
-			return nil
-		})
+		testutil.Eventually(n.t, func() error { return testutil.ErrorIf(n.DNS.Asked(name) == 0, "kube-dns was not asked for %s", name) })
 	}
 	n.agent.Signal(unix.SIGTERM)
 	for _, c := range conns {
@@ -118,9 +108,7 @@ func (n *node) endWithQuestions(conns []*testutil.Conn) {
 			n.t.Errorf("a connection at the agent's end: %v, want the end of file", err)
 		}
 	}
-	if err := n.agent.Wait(); err != nil {
-		n.t.Errorf("SIGTERM: %v", err)
-	}
+	testutil.Check(n.t, n.agent.Wait(), "SIGTERM")
 }
 
 // dialAll opens a TCP connection to each of the node's addresses.
@@ -145,9 +133,7 @@ func (n *node) wantNext(when string, c *testutil.Conn) {
 	if err == nil {
 		err = rightData(a)
 	}
-	if err != nil {
-		n.t.Errorf("%s: %v", when, err)
-	}
+	testutil.Check(n.t, err, when)
 }
 
 // lapse stops the agent until no lease stands, calls f, and lets it go on.
@@ -155,10 +141,8 @@ func (n *node) lapse(f func()) {
 	n.t.Helper()
 	n.agent.Stop()
 	testutil.Eventually(n.t, func() error {
-		if leases := n.leases(); len(leases) > 0 {
-			return fmt.Errorf("leases stand: %v", leases)
-		}
-		return nil
+		leases := n.leases()
+		return testutil.ErrorIf(len(leases) > 0, "leases stand: %v", leases)
 	})
 	f()
 	n.agent.Cont()

@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -17,19 +16,15 @@ func TestStarvedAgentLosesItsLeases(t *testing.T) {
 	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, made.Path("neardns-agent"), "node", "--config", n.configFile())
 	n.awaitReady()
 	testutil.Eventually(t, func() error {
-		if leases := n.leases(); len(leases) < len(n.all()) {
-			return fmt.Errorf("leases before the agent starves: %+v", leases)
-		}
-		return nil
+		leases := n.leases()
+		return testutil.ErrorIf(len(leases) < len(n.all()), "leases before the agent starves: %+v", leases)
 	})
 	n.Host.StartIn([]*testutil.Cgroup{g}, "sh", "-c", "while :; do :; done")
 
 	g.LimitCPU(time.Millisecond)
 	testutil.Eventually(t, func() error {
-		if leases := n.leases(); len(leases) >= len(n.all()) {
-			return fmt.Errorf("a starved agent has its leases: %+v", leases)
-		}
-		return nil
+		leases := n.leases()
+		return testutil.ErrorIf(len(leases) >= len(n.all()), "a starved agent has its leases: %+v", leases)
 	})
 	g.LimitCPU(0)
 	n.wantSteered(p.client(), "processor time is back", n.all()...)

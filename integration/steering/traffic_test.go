@@ -113,10 +113,8 @@ func (f *traffic) more(questions int64) {
 	f.t.Helper()
 	until := f.asked.Load() + questions
 	testutil.Eventually(f.t, func() error {
-		if asked := f.asked.Load(); asked < until {
-			return fmt.Errorf("%d questions asked, %d awaited", asked, until)
-		}
-		return nil
+		asked := f.asked.Load()
+		return testutil.ErrorIf(asked < until, "%d questions asked, %d awaited", asked, until)
 	})
 }
 
@@ -154,9 +152,7 @@ func (f *traffic) dial(network string, at netip.AddrPort) (conn net.Conn, err er
 
 func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	conn, err := f.dial("udp", at)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	testutil.Must(f.t, err)
 	f.t.Cleanup(func() { conn.Close() })
 	buf := make([]byte, 1500)
 	next := 0

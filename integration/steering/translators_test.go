@@ -43,9 +43,7 @@ func translateAtSockets(t *testing.T, pairs []pair, namespaces ...*testutil.NetN
 	}
 	t.Cleanup(end)
 	cookies, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 16})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	t.Cleanup(func() { cookies.Close() })
 	for _, ns := range namespaces {
 		testutil.Must(t, cookies.Put(cookieOf(t, ns), uint64(1)))
@@ -67,9 +65,7 @@ func translateAtSockets(t *testing.T, pairs []pair, namespaces ...*testutil.NetN
 			}
 			l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup2(t), Attach: at, Program: program})
 			program.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			links = append(links, l)
 		}
 	}
@@ -91,9 +87,7 @@ func cookieOf(t *testing.T, ns *testutil.NetNS) (cookie uint64) {
 	if errors.Is(err, unix.ENOPROTOOPT) {
 		testutil.Skip(t, "this kernel does not tell namespaces' cookies")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return cookie
 }
 
@@ -101,9 +95,7 @@ func cookieOf(t *testing.T, ns *testutil.NetNS) (cookie uint64) {
 func cgroup2(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); f[2] == "cgroup2" {
 			return f[1]
@@ -172,9 +164,7 @@ func translateAtLink(t *testing.T, host *testutil.NetNS, name string, pairs []pa
 			if errors.Is(err, ebpf.ErrNotSupported) {
 				testutil.Skip(t, "this kernel has no tcx")
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			t.Cleanup(func() { l.Close() })
 		}
 	}

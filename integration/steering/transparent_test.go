@@ -12,6 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -132,13 +133,8 @@ func hitsBeside(t *testing.T, d datapath) {
 			t.Errorf("no copy counts as %s", result)
 		}
 	}
-	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, "arrangement: transparent") ||
-		!strings.Contains(text, n.servers()[0].String()) {
-		t.Errorf("status:\n%s", text)
-	}
-	if code, text, _ := n.run("doctor", "--config", n.configFile()); code != 0 || !strings.Contains(text, "transparent") {
-		t.Errorf("doctor: %d\n%s", code, text)
-	}
+	n.prints(anyCode, "status", "arrangement: transparent", n.servers()[0].String())
+	n.prints(cli.Good, "doctor", "transparent")
 }
 
 // awaitKubeDNS waits until a pod is answered over each family, by the datapath alone.
@@ -195,14 +191,10 @@ func faultsBeside(t *testing.T, d datapath) {
 	n.awaitAsked(short)
 	n.agent.Cont()
 	n.awaitHits()
-	if err := n.agent.Terminate(testutil.Patience()); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, n.agent.Terminate(testutil.Patience()))
 	n.awaitAsked(short)
 	f.allAnswered()
-	if code, text, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d")); code != 0 {
-		t.Errorf("cleanup: %d %s%s", code, text, errs)
-	}
+	n.prints(cli.Good, n.cleanup())
 	if left := n.pinned(); len(left) > 0 {
 		t.Errorf("cleanup left %s", left)
 	}
@@ -233,10 +225,8 @@ func (n *node) awaitAsked(name string) {
 	n.t.Helper()
 	before := n.DNS.Asked(name)
 	testutil.Eventually(n.t, func() error {
-		if got := n.DNS.Asked(name) - before; got < 40 {
-			return fmt.Errorf("kube-dns was asked %d times", got)
-		}
-		return nil
+		got := n.DNS.Asked(name) - before
+		return testutil.ErrorIf(got < 40, "kube-dns was asked %d times", got)
 	})
 }
 
@@ -254,9 +244,7 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	n.heat(p, at, name)
 	served := n.servedInKernel()
 	want := []netip.AddrPort{netip.AddrPortFrom(n.ClusterDNS()[0], 53), netip.AddrPortFrom(n.servers()[0], 53)}
-	if !slices.Equal(served, want) {
-		t.Errorf("answered in place of %v, want %v", served, want)
-	}
+	testutil.Equal(t, "answered in place of", want, served)
 	before := n.kernelAnswers()
 	_, _ = p.client().ask(target{netip.MustParseAddr("198.51.100.53"), "udp"}, name, time.Second*testutil.Slowness())
 	if got := n.kernelAnswers(); got != before {
@@ -266,10 +254,8 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	end()
 	translateAtSockets(t, []pair{{n.ClusterDNS()[0], netip.MustParseAddr("10.244.2.77")}}, n.Host)
 	testutil.Eventually(t, func() error {
-		if served := n.servedInKernel(); slices.Contains(served, want[1]) {
-			return fmt.Errorf("answered in place of %v", served)
-		}
-		return nil
+		served := n.servedInKernel()
+		return testutil.ErrorIf(slices.Contains(served, want[1]), "answered in place of %v", served)
 	})
 }
 

@@ -106,20 +106,13 @@ func TestUpstreamInTrouble(t *testing.T) {
 		whole(t)
 	})
 	t.Run("floods below dead zones", func(t *testing.T) {
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		end := sync.OnceFunc(func() {
-			close(stop)
-			wg.Wait()
-		})
-		t.Cleanup(end)
-		wg.Go(func() { flood(t, outside.NetNS, udp, strings.TrimSuffix(deadZone, "."), 400, stop) })
-		wg.Go(func() { flood(t, reverse.NetNS, udp, strings.TrimSuffix(deadReverse, "."), 400, stop) })
+		flooded := func(from *pod, zone string) func(<-chan struct{}) {
+			return func(stop <-chan struct{}) { flood(t, from.NetNS, udp, strings.TrimSuffix(zone, "."), 400, stop) }
+		}
+		end := background(t, flooded(outside, deadZone), flooded(reverse, deadReverse))
 		testutil.Eventually(t, func() error {
-			if a, b := n.External.Questions("udp"), n.DNS.Questions("tcp"); a < 500 || b < 500 {
-				return fmt.Errorf("%d and %d questions of the floods", a, b)
-			}
-			return nil
+			a, b := n.External.Questions("udp"), n.DNS.Questions("tcp")
+			return testutil.ErrorIf(a < 500 || b < 500, "%d and %d questions of the floods", a, b)
 		})
 		const each = 50
 		lost := map[string][]string{}

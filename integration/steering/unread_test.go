@@ -32,9 +32,7 @@ func TestUnreadAnswersFitTheContainer(t *testing.T) {
 	const connections, batch = 500, 40
 	query := new(dns.Msg).SetQuestion("size-8000.ttl-600.unread.svc.cluster.local.", dns.TypeTXT)
 	wire, err := query.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	flood := bytes.Repeat(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...), batch)
 	var conns []*net.TCPConn
 	for _, p := range greedy {
@@ -83,9 +81,7 @@ func (p *pod) dial(server netip.AddrPort) (conn *net.TCPConn) {
 	p.node.t.Helper()
 	p.Do(func() {
 		c, err := net.DialTimeout("tcp", server.String(), testutil.Patience())
-		if err != nil {
-			p.node.t.Fatal(err)
-		}
+		testutil.Must(p.node.t, err)
 		conn = c.(*net.TCPConn)
 	})
 	p.node.t.Cleanup(func() { _ = conn.Close() })

@@ -3,11 +3,11 @@ package steering
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -56,10 +56,7 @@ func TestClusterUpstreamDead(t *testing.T) {
 					t.Errorf("query %d: %v, answer %v", i, err, answer)
 				}
 			}
-			code, text, _ := n.run("status", "--config", n.configFile())
-			if code != 0 || !strings.Contains(text, "failing ("+tc.reason+")") || !strings.Contains(text, "last resort") {
-				t.Errorf("status ends with %d:\n%s", code, text)
-			}
+			n.prints(cli.Good, "status", "failing ("+tc.reason+")", "last resort")
 		})
 	}
 }
@@ -109,10 +106,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 		t.Errorf("the looping resolver was asked %d times", asked)
 	}
 	n.wantSteered(pod.client(), "with the loop", n.all()...)
-	code, text, _ := n.run("status", "--config", n.configFile())
-	if code != 3 || !strings.Contains(text, "198.51.100.53:53 forwards names in . to this node,") || !strings.Contains(text, "take this node's DNS addresses out of its configuration") {
-		t.Errorf("status ends with %d:\n%s", code, text)
-	}
+	n.prints(cli.Degraded, "status", "198.51.100.53:53 forwards names in . to this node,", "take this node's DNS addresses out of its configuration")
 }
 
 // TestResolvConfNamesOurselves starts the agent on a resolv.conf that leads nowhere but to itself: it serves, queries kube-dns
@@ -134,18 +128,11 @@ func TestResolvConfNamesOurselves(t *testing.T) {
 		}
 		return nil
 	}
-	if err := outside("kube-dns"); err != nil {
-		t.Error(err)
-	}
-	code, text, _ := n.run("status", "--config", n.configFile())
-	if code != 3 || !strings.Contains(text, "resolv.conf:1: 169.254.20.10 is an address of the agent itself") || !strings.Contains(text, "name a server in it") {
-		t.Errorf("status ends with %d:\n%s", code, text)
-	}
+	testutil.Check(t, outside("kube-dns"))
+	n.prints(cli.Degraded, "status", "resolv.conf:1: 169.254.20.10 is an address of the agent itself", "name a server in it")
 	n.write("resolv.conf", fmt.Sprintf("nameserver 169.254.20.10\nnameserver %s\n", n.ExternalAddrs()[0]))
 	testutil.Eventually(t, func() error { return outside("the agent") })
-	if code, text, _ := n.run("status", "--config", n.configFile()); code != 0 {
-		t.Errorf("mended, status ends with %d:\n%s", code, text)
-	}
+	n.prints(cli.Good, "status")
 }
 
 // TestKubeDNSRestarts lets the only upstream hang, end and come back: a miss ends in SERVFAIL, and the first query after the return is
