@@ -115,9 +115,7 @@ func backendByItself(t *testing.T, count counter) {
 		n.awaitLeases(p, n.served()...)
 		n.awaitLog(p, 0, "backend=iptables-legacy")
 		n.each(pod.NetNS, "without nf_tables", cached, n.served()...)
-		if err := p.Terminate(testutil.Patience()); err != nil {
-			t.Errorf("SIGTERM: %v", err)
-		}
+		testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 		n.each(pod.NetNS, "without nf_tables, ended", direct, n.served()...)
 	}
 	if cleanup := n.container("neardns-agent", "cleanup"); cleanup.Wait() != nil {

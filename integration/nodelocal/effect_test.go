@@ -1,7 +1,6 @@
 package nodelocal_test
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -48,9 +47,7 @@ func TestPlaceFlags(t *testing.T) {
 		t.Error("-quiet: something is said of flags")
 	}
 	// -corefile is for those who leave -conf out.
-	if err := p.Terminate(testutil.Patience()); err != nil {
-		t.Errorf("SIGTERM: %v", err)
-	}
+	testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
 	n.awaitLeases(p, n.served()...)
 	n.awaitLog(p, 0, "node-cache ignores the flag")
@@ -87,9 +84,7 @@ func TestHealthPort(t *testing.T) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return string(text)
 }
 
@@ -111,10 +106,7 @@ func TestIptablesFlags(t *testing.T) {
 			rules := func() bool { return strings.Contains(n.Host.Run("iptables-legacy-save"), "NEARDNS-INPUT") }
 			if c.wants {
 				testutil.Eventually(t, func() error { // the least that a default would be is 30 s
-					if !rules() {
-						return errors.New("a policy of DROP is not seen: -syncinterval has no effect")
-					}
-					return nil
+					return testutil.ErrorIf(!rules(), "a policy of DROP is not seen: -syncinterval has no effect")
 				})
 				return
 			}

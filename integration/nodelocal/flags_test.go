@@ -60,9 +60,7 @@ func TestInterfaceFlags(t *testing.T) {
 				t.Error("a link was made that is somebody else's to make")
 			}
 			n.each(pod.NetNS, "serving", cached, n.served()...)
-			if err := p.Terminate(testutil.Patience()); err != nil {
-				t.Errorf("SIGTERM: %v", err)
-			}
+			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			if n.hasLink(c.link) != c.stays {
 				t.Errorf("after the end the link is there: %t, want %t", !c.stays, c.stays)
 			}

@@ -28,9 +28,7 @@ type guide struct {
 func readGuide(t *testing.T) *guide {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/move-from-nodelocal.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Move and roll back\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	g := &guide{t: t}
@@ -96,9 +94,7 @@ func moveAndBack(t *testing.T, count counter) {
 
 			guide.next("kubectl -n kube-system rollout undo daemonset/node-local-dns")
 			// Ours is told to end, node-cache starts.
-			if err := p.Terminate(testutil.Patience()); err != nil {
-				t.Errorf("SIGTERM: %v", err)
-			}
+			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			phase("ours ended", 0)
 			n.each(pod.NetNS, "ours ended", direct, n.served()...)
 			if _, err := n.Host.Netlink().LinkByName(nodelocal.Link); err == nil {

@@ -42,9 +42,7 @@ func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
 	for _, a := range addresses {
 		at := netip.AddrPortFrom(a, 53)
 		conn, err := testutil.Dial(from, "udp", at, testutil.AskOptions{Timeout: answerWait})
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		n.t.Cleanup(conn.Close)
 		l.client(func() error { _, err := conn.Ask("load.default.svc.cluster.local.", dns.TypeA); return err })
 		l.client(func() error {

@@ -54,9 +54,7 @@ func TestManifestUnchanged(t *testing.T) {
 			p = n.agent()
 			n.awaitLeases(p, n.served()...)
 			n.each(pod.NetNS, "again, from a pod", cached, n.served()...)
-			if err := p.Terminate(testutil.Patience()); err != nil {
-				t.Errorf("SIGTERM: %v", err)
-			}
+			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			n.each(pod.NetNS, "ended, from a pod", direct, n.served()...)
 			n.each(n.Host, "ended, from the host", direct, n.served()...)
 		})

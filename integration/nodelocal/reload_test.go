@@ -37,9 +37,7 @@ func TestReload(t *testing.T) {
 
 	kept := fresh()
 	first, err := ask(pod.NetNS, local4, kept, "udp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	stillKept := func(when string) {
 		t.Helper()
 		if a, err := ask(pod.NetNS, local4, kept, "udp"); err != nil || a.Serial != first.Serial {
@@ -80,10 +78,8 @@ func TestReload(t *testing.T) {
 	// Imports are sought next to the file of -conf, as node-cache has them, which is not where the template is mounted.
 	n.template(m.corefile + "\nimport coredns/*.server\n")
 	testutil.Eventually(t, func() error {
-		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, "\nimport /etc/coredns/*.server\n") {
-			return fmt.Errorf("the import is not seen:\n%s", text)
-		}
-		return nil
+		text := n.file(p, "/etc/Corefile")
+		return testutil.ErrorIf(!strings.Contains(text, "\nimport /etc/coredns/*.server\n"), "the import is not seen:\n%s", text)
 	})
 	block := func(answer string) string {
 		return "imported.example {\n    template IN A {\n        answer \"{{ .Name }} 60 IN A " + answer + "\"\n    }\n}\n"
@@ -92,10 +88,7 @@ func TestReload(t *testing.T) {
 		n.write("coredns/a.server", block(answer))
 		testutil.Eventually(t, func() error {
 			out, _ := n.Host.TryRun("", "dig", "+short", "+timeout=2", "@"+local4.String(), "x.imported.example")
-			if strings.TrimSpace(out) != answer {
-				return fmt.Errorf("the imported block answers %q", out)
-			}
-			return nil
+			return testutil.ErrorIf(strings.TrimSpace(out) != answer, "the imported block answers %q", out)
 		})
 	}
 	stillKept("after an import")

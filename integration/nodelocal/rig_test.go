@@ -1,6 +1,7 @@
 package nodelocal_test
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -110,9 +111,7 @@ type object struct {
 func (n *node) manifest() manifest {
 	n.t.Helper()
 	text, err := os.ReadFile("testdata/nodelocaldns.yaml")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	// The instructions' sed, for kube-proxy in iptables mode. A container's /tmp is its own, which here is the test's folder.
 	filled := strings.NewReplacer("__PILLAR__LOCAL__DNS__", n.locals()[0].String(), "__PILLAR__DNS__SERVER__", n.onLink[0].String(),
 		"__PILLAR__DNS__DOMAIN__", "cluster.local", `"/tmp/`, `"`+n.dir+"/").Replace(string(text))
@@ -142,35 +141,17 @@ func (n *node) locals() []netip.Addr {
 // served are the addresses that the manifest of a node has.
 func (n *node) served() []netip.Addr { return []netip.Addr{n.locals()[0], n.onLink[0]} }
 
+//go:embed testdata/container.sh
+var containerScript string
+
 // container runs a program as the manifest's container: the files that are mounted, capabilities as a runtime grants them, no
 // other program's files, and /proc/sys read-only. The command line is the image's entry point and the manifest's arguments.
-const containerScript = `set -e
-mount --make-rprivate /
-resolv=$(cat "$DIR/resolv.conf")
-touch /run/xtables.lock "$DIR/xtables.lock"
-mount --bind /run/xtables.lock "$DIR/xtables.lock"
-mount -t tmpfs tmpfs /etc
-mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /var/lib
-touch /run/xtables.lock
-mount --bind "$DIR/xtables.lock" /run/xtables.lock
-mkdir /etc/coredns /etc/kube-dns
-mount --bind "$DIR/coredns" /etc/coredns
-mount --bind "$DIR/kube-dns" /etc/kube-dns
-echo "$resolv" > /etc/resolv.conf
-mount --bind /proc/sys /proc/sys
-mount -o remount,bind,ro /proc/sys
-exec setpriv --bounding-set=-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write,+net_admin -- "$@"
-`
-
 func (n *node) container(name string, args ...string) *testutil.Process {
 	n.t.Helper()
 	line := []string{"--mount", "sh", "-c", containerScript, "sh"}
 	if n.bare {
 		self, err := os.Executable()
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		testutil.Must(n.t, err)
 		line = append(line, self)
 	}
 	cmd := exec.Command("unshare", append(append(line, made.Path(name)), args...)...)
@@ -204,9 +185,7 @@ func (n *node) agent(more ...string) *testutil.Process {
 func (n *node) file(p *testutil.Process, path string) string {
 	n.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", p.PID(), path))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	testutil.Must(n.t, err)
 	return string(text)
 }
 
@@ -234,10 +213,8 @@ func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 func (n *node) awaitLog(p *testutil.Process, after int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if said := p.Output()[after:]; !strings.Contains(said, text) {
-			return fmt.Errorf("it did not say %q:\n%s", text, said)
-		}
-		return nil
+		said := p.Output()[after:]
+		return testutil.ErrorIf(!strings.Contains(said, text), "it did not say %q:\n%s", text, said)
 	})
 }
 
@@ -270,18 +247,10 @@ func (n *node) pod() *testutil.Pod {
 	return n.AddPod(fmt.Sprintf("pod%d", n.pods))
 }
 
-var serial struct {
-	sync.Mutex
-	n int
-}
+var serial atomic.Int64
 
 // fresh is a name that no client has queried yet.
-func fresh() string {
-	serial.Lock()
-	defer serial.Unlock()
-	serial.n++
-	return fmt.Sprintf("name%d.default.svc.cluster.local.", serial.n)
-}
+func fresh() string { return fmt.Sprintf("name%d.default.svc.cluster.local.", serial.Add(1)) }
 
 // cached reports whether a name that was queried twice was queried at kube-dns once.
 func cached(from *testutil.NetNS, at netip.Addr, network string) error {
@@ -341,9 +310,7 @@ func (n *node) all(from *testutil.NetNS, check func(*testutil.NetNS, netip.Addr,
 func (n *node) each(from *testutil.NetNS, when string, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if err := n.all(from, check, addresses...); err != nil {
-			return fmt.Errorf("%s: %w", when, err)
-		}
-		return nil
+		err := n.all(from, check, addresses...)
+		return testutil.ErrorIf(err != nil, "%s: %w", when, err)
 	})
 }

@@ -3,6 +3,7 @@ package nodelocal_test
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -273,9 +274,7 @@ func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 func dial(t *testing.T, network string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial(network, netip.AddrPortFrom(local4, 53).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return conn
 }
 
@@ -298,11 +297,11 @@ func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16, 
 			}
 			size = got
 		} else {
-			if _, err := readFull(conn, b[:2]); err != nil {
+			if _, err := io.ReadFull(conn, b[:2]); err != nil {
 				return nil, false
 			}
 			size = int(binary.BigEndian.Uint16(b))
-			if _, err := readFull(conn, b[:size]); err != nil {
+			if _, err := io.ReadFull(conn, b[:size]); err != nil {
 				return nil, false
 			}
 		}
@@ -310,17 +309,6 @@ func exchange(t *testing.T, conn net.Conn, network string, m []byte, id uint16, 
 			return slices.Clone(b[:size]), true
 		}
 	}
-}
-
-func readFull(conn net.Conn, b []byte) (n int, err error) {
-	for n < len(b) {
-		got, err := conn.Read(b[n:])
-		if err != nil {
-			return n, err
-		}
-		n += got
-	}
-	return n, nil
 }
 
 // normal is an answer as text without its TTLs, in lower case but for the query: the agent's owner names are in the query's case. Of

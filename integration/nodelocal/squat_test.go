@@ -26,9 +26,7 @@ func socket(t *testing.T, ns *testutil.NetNS, name string, privileged bool) (clo
 			err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}), unix.Listen(fd, 1))
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return func() { _ = unix.Close(fd) }
 }
 

@@ -29,9 +29,7 @@ func twoAgents(t *testing.T, n *node, count counter) {
 	n.awaitLog(second, 0, "standing by")
 	phase := count(n, pod.NetNS)
 	phase("one serves, one stands by", 0)
-	if err := first.Terminate(testutil.Patience()); err != nil {
-		t.Errorf("SIGTERM: %v", err)
-	}
+	testutil.Check(t, first.Terminate(testutil.Patience()), "SIGTERM")
 	n.awaitLeases(second, n.served()...)
 	phase("the first ends", 0)
 	n.each(pod.NetNS, "the second serves", cached, n.served()...)
@@ -66,9 +64,7 @@ func besideNodeCache(t *testing.T, n *node) {
 // install/uninstall, which takes neardns off every node, takes off what the agent leaves in node-cache's place, too.
 func TestUninstallAfterwards(t *testing.T) {
 	config, err := os.ReadFile("../../install/uninstall/nodeconfig.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
 		t.Run(c.String(), func(t *testing.T) {
 			n := c.node(t)
@@ -77,9 +73,7 @@ func TestUninstallAfterwards(t *testing.T) {
 			n.write("nodeconfig.yaml", strings.ReplaceAll(string(config), "/host/", n.dir+"/"))
 			n.write("net.d/.keep", "")
 			words := []string{"cleanup", "--config=" + n.path("nodeconfig.yaml"), "--cni-conf=" + n.path("net.d")}
-			if err := p.Terminate(testutil.Patience()); err != nil {
-				t.Errorf("SIGTERM: %v", err)
-			}
+			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			if cleanup := n.container("neardns-agent", words...); cleanup.Wait() != nil {
 				t.Fatalf("%q: %s", words, cleanup.Output())
 			}

@@ -1,7 +1,6 @@
 package nodelocal_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -36,9 +35,7 @@ func TestUnableToAsk(t *testing.T) {
 	}
 	n.Host.Run("nft", "delete", "table", "inet", "foreign")
 	testutil.Eventually(t, func() error {
-		if err := n.all(pod.NetNS, cached, n.served()...); err != nil {
-			return fmt.Errorf("the way is back: %w", err)
-		}
-		return nil
+		err := n.all(pod.NetNS, cached, n.served()...)
+		return testutil.ErrorIf(err != nil, "the way is back: %w", err)
 	})
 }
