@@ -72,6 +72,11 @@ func (f *facts) withoutAgent(err error) {
 	f.agent, f.agentErr, f.leases, f.holder = new(node.Status), err, nil, 0
 }
 
+// cannotAsk adds to the agent's status why its queries to kube-dns are not answered.
+func (f *facts) cannotAsk(tcp, udp string) {
+	f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: " + tcp + "; 10.96.0.10:53 over udp: " + udp
+}
+
 // lostLeases adds to the agent's status that it does not hold the leases of these protocols, for a reason.
 func (f *facts) lostLeases(reason string, protocols ...steer.Protocol) {
 	for _, p := range protocols {
@@ -206,23 +211,17 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"cannot-ask-output": func(f *facts) {
 			f.leases = nil
-			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: " +
-				"operation not permitted"
+			f.cannotAsk("silent", "operation not permitted")
 			f.agent.Faults = map[string]string{"asking": f.agent.CannotAsk}
 			f.lostLeases("the agent cannot query the upstreams", steer.UDP, steer.TCP)
 		},
-		"cannot-ask-route": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 " +
-				"over udp: network is unreachable"
-		},
-		"cannot-ask-policy": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
-		},
+		"cannot-ask-route":  func(f *facts) { f.cannotAsk("network is unreachable", "network is unreachable") },
+		"cannot-ask-policy": func(f *facts) { f.cannotAsk("silent", "silent") },
 		"cannot-ask-acl": func(f *facts) {
 			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: REFUSED"
 		},
 		"cannot-ask-outage": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
+			f.cannotAsk("silent", "silent")
 			f.agent.Faults = map[string]string{"asking": f.agent.CannotAsk, "fallback 10.96.0.10": "check the fallback to 10.96.0.10 over udp: no answer"}
 			f.fallbacks[0].err, f.upstreams[0].err = errSilent, errSilent
 		},

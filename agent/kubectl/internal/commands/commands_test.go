@@ -171,9 +171,7 @@ func TestStatus(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &read); err != nil || len(read.Nodes) != 6 || read.Nodes[0].Status.Counts.Queries != 10000 {
 		t.Errorf("-o json: %v\n%s", err, out)
 	}
-	if code, _, errs := small().command(t, "status --node x"); code != cli.Failed || !strings.Contains(errs, `there is no Linux node "x"`) {
-		t.Errorf("a node that is not there: %d %s", code, errs)
-	}
+	small().wants(t, "status --node x", cli.Failed, "", `there is no Linux node "x"`)
 	f := small()
 	f.forbidden = "/api/v1/nodes"
 	if code, out, errs := f.command(t, "status"); code != cli.Degraded || strings.Count(out, "\n") != 5 ||
@@ -181,9 +179,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("without the right to list nodes: %d %s\n%s", code, errs, out)
 	}
 	f.forbidden = "/api/v1/namespaces"
-	if code, _, errs := f.command(t, "status"); code != cli.Failed || !strings.Contains(errs, "list the agents' pods: may not read") {
-		t.Errorf("without the right to list pods: %d %s", code, errs)
-	}
+	f.wants(t, "status", cli.Failed, "", "list the agents' pods: may not read")
 }
 
 // With --interval the counts are those between two readings.
@@ -225,15 +221,10 @@ func TestTop(t *testing.T) {
 	testutil.Must(t, err)
 	n.pods = strings.Replace(string(views), `"pod":"shop/web"`, `"pod":"shop/web","counts":{"queries":2000,"hits":500}`, 1)
 	f := &fakeAPI{nodes: []fakeNode{n}}
-	if code, out, errs := f.command(t, "top"); code != cli.Good || !strings.Contains(out, "shop/web   a      2.0         2000      25.0%") {
-		t.Errorf("by pods/exec: %d %s\n%s", code, errs, out)
-	}
+	f.wants(t, "top", cli.Good, "shop/web   a      2.0         2000      25.0%", "")
 	f = &fakeAPI{nodes: []fakeNode{n}}
 	f.nodes[0].pods = ""
-	if code, _, errs := f.command(t, "top"); code != cli.Degraded ||
-		!strings.Contains(errs, "node a is not counted: it names no pods at /v1/status") {
-		t.Errorf("without pods/exec: %d %s", code, errs)
-	}
+	f.wants(t, "top", cli.Degraded, "", "node a is not counted: it names no pods at /v1/status") // without pods/exec
 }
 
 // restricting is a policy of a namespace that allows kube-dns alone.
@@ -269,11 +260,8 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("commands: %q", f.commands)
 	}
 	f.forbidden, f.nodes = "/apis", f.nodes[:1]
-	if code, out, errs := f.command(t, "doctor"); code != cli.Good || out != "1 of 1 nodes are good\n" ||
-		!strings.Contains(errs, "network policies are not examined") {
-		t.Errorf("without the right to list policies: %d %s\n%s", code, errs, out)
-	}
-	f.forbidden, f.nodes[0].status.Steering = "", nil // as with arrangement: transparent
+	f.wants(t, "doctor", cli.Good, "1 of 1 nodes are good\n", "network policies are not examined") // no right to list them
+	f.forbidden, f.nodes[0].status.Steering = "", nil                                              // as with arrangement: transparent
 	if code, out, errs := f.command(t, "doctor"); code != cli.Good || out != "1 of 1 nodes are good\n" || errs != "" {
 		t.Errorf("without steering addresses: %d %s\n%s", code, errs, out)
 	}
@@ -287,10 +275,7 @@ func TestQuery(t *testing.T) {
 		t.Errorf("exit code %d, %q, %q", code, out, errs)
 	}
 	testutil.Equal(t, "commands", []string{"a: /bin/neardns-agent query -o yaml --type A --pod shop/web -- db.shop"}, f.commands)
-	if code, _, errs := f.command(t, "query db.shop --node b"); code != cli.Failed ||
-		!strings.Contains(errs, "node b: no agent runs on this node") {
-		t.Errorf("an agent that fails: %d %s", code, errs)
-	}
+	f.wants(t, "query db.shop --node b", cli.Failed, "", "node b: no agent runs on this node")
 }
 
 func TestBundle(t *testing.T) {
@@ -306,7 +291,5 @@ func TestBundle(t *testing.T) {
 	want := map[string]string{"neardns-cluster/a.tar.gz": "an archive", "neardns-cluster/a.log": "level=INFO msg=ready\ntoken (left out)\n",
 		"neardns-cluster/MISSING.txt": "b: no agent runs on it\n"}
 	testutil.Equal(t, "archive", want, testutil.Untar(t, packed, ""))
-	if code, _, errs := f.command(t, "bundle -f "+file); code != cli.Config || !strings.Contains(errs, "it exists") {
-		t.Errorf("a file that exists: %d %s", code, errs)
-	}
+	f.wants(t, "bundle -f "+file, cli.Config, "", "it exists")
 }

@@ -181,6 +181,15 @@ func (f *fakeAPI) command(t *testing.T, line string) (code int, stdout, stderr s
 	return code, out.String(), errs.String()
 }
 
+// wants runs one command line, and wants its exit code and parts of what it prints.
+func (f *fakeAPI) wants(t *testing.T, line string, code int, stdout, stderr string) {
+	t.Helper()
+	got, out, errs := f.command(t, line)
+	if got != code || !strings.Contains(out, stdout) || !strings.Contains(errs, stderr) {
+		t.Errorf("%s: exit code %d, want %d; standard output %q, want %q; standard error %q, want %q", line, got, code, out, stdout, errs, stderr)
+	}
+}
+
 // healthy returns the report of a healthy node's agent.
 func healthy() overview.Node {
 	return overview.Node{Version: "v1.0.0", Instance: "abc", Started: started, Time: now, Serving: true,
