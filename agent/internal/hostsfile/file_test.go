@@ -74,6 +74,22 @@ func wantText(t *testing.T, path, want string) {
 	}
 }
 
+// wantApplied writes lines to the file, or wants an error that holds a text.
+func wantApplied(t *testing.T, f *file, text string, entries []hostsfile.Entry) {
+	t.Helper()
+	if _, _, err := f.apply(t.Context(), entries); (err == nil) != (text == "") || !strings.Contains(fmt.Sprint(err), text) {
+		t.Errorf("error %v, want %q", err, text)
+	}
+}
+
+// wantRemoved wants Remove to find lines or none, or an error that holds a text.
+func wantRemoved(t *testing.T, root string, want bool, text string) {
+	t.Helper()
+	if had, err := Remove(t.Context(), root); had != want || (err == nil) != (text == "") || !strings.Contains(fmt.Sprint(err), text) {
+		t.Errorf("removed %v, error %v; want %v, %q", had, err, want, text)
+	}
+}
+
 func with(text string, entries []hostsfile.Entry) string {
 	out, _ := hostsfile.Apply([]byte(text), entries)
 	return string(out)
@@ -93,9 +109,7 @@ func TestFile(t *testing.T) {
 		testutil.Must(t, err)
 		f := &file{root: root}
 		for _, entries := range [][]hostsfile.Entry{lines("10.96.0.5"), lines("10.96.0.6", "fd00::6"), lines("10.96.0.6", "fd00::6")} {
-			if _, _, err := f.apply(t.Context(), entries); err != nil {
-				t.Fatal(err)
-			}
+			wantApplied(t, f, "", entries)
 			wantText(t, path, with(text, entries))
 		}
 		there, err := os.Stat(path)
@@ -106,12 +120,8 @@ func TestFile(t *testing.T) {
 		if now, _ := os.Stat(path); !os.SameFile(there, now) || now.ModTime() != there.ModTime() {
 			t.Error("it was written without need")
 		}
-		if had, err := Remove(t.Context(), root); !had || err != nil {
-			t.Errorf("removed %v, %v", had, err)
-		}
-		if had, err := Remove(t.Context(), root); had || err != nil {
-			t.Errorf("removed again %v, %v", had, err)
-		}
+		wantRemoved(t, root, true, "")
+		wantRemoved(t, root, false, "")
 		wantText(t, path, text)
 		now, err := os.Stat(path)
 		if err != nil || now.Mode() != before.Mode() || owner(now) != owner(before) {
@@ -158,23 +168,15 @@ func TestFileBehindLinks(t *testing.T) {
 func TestFileWithTwoNames(t *testing.T) {
 	root, path := newRoot(t, base)
 	f := &file{root: root}
-	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil {
-		t.Fatal(err)
-	}
+	wantApplied(t, f, "", lines("10.96.0.5"))
 	other := filepath.Join(root, "other")
 	testutil.Must(t, os.Link(path, other))
-	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err == nil || !strings.Contains(err.Error(), "hard link") {
-		t.Errorf("written: %v", err)
-	}
+	wantApplied(t, f, "hard link", lines("10.96.0.6"))
 	wantText(t, path, with(base, lines("10.96.0.5")))
 	wantText(t, other, with(base, lines("10.96.0.5")))
-	if had, err := Remove(t.Context(), root); had || err == nil || !strings.Contains(err.Error(), "by hand") {
-		t.Errorf("removed: %v, %v", had, err)
-	}
+	wantRemoved(t, root, false, "by hand")
 	testutil.Must(t, os.Remove(other))
-	if had, err := Remove(t.Context(), root); !had || err != nil {
-		t.Errorf("removed: %v, %v", had, err)
-	}
+	wantRemoved(t, root, true, "")
 	wantText(t, path, base)
 }
 
@@ -191,9 +193,7 @@ func TestSlowAppender(t *testing.T) {
 	wantText(t, path, base)
 	_, err = tee.WriteString("192.0.2.1\tprinter\n")
 	testutil.Must(t, errors.Join(err, tee.Close()))
-	if _, _, err := f.apply(t.Context(), lines("10.96.0.6")); err != nil {
-		t.Fatal(err)
-	}
+	wantApplied(t, f, "", lines("10.96.0.6"))
 	wantText(t, path, with(base+"192.0.2.1\tprinter\n", lines("10.96.0.6")))
 	if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
@@ -208,9 +208,7 @@ func TestFileLeftAlone(t *testing.T) {
 		"filled up": {strings.Repeat("#\n", hostsfile.MaxSize/2-10), "more than"},
 	} {
 		root, path := newRoot(t, c.text)
-		if _, _, err := (&file{root: root}).apply(t.Context(), lines("10.96.0.5")); err == nil || !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: %v", what, err)
-		}
+		wantApplied(t, &file{root: root}, c.err, lines("10.96.0.5"))
 		if got, err := os.ReadFile(path); err != nil || string(got) != c.text {
 			t.Errorf("%s: it was written", what)
 		}
@@ -219,26 +217,18 @@ func TestFileLeftAlone(t *testing.T) {
 	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
 		large := strings.Repeat("#", bytes) + "\n"
 		root, path := newRoot(t, large)
-		if had, err := Remove(t.Context(), root); had || err != nil {
-			t.Errorf("nothing of ours in %d bytes: %v, %v", bytes, had, err)
-		}
+		wantRemoved(t, root, false, "")
 		testutil.Must(t, os.WriteFile(path, []byte(with(large, lines("10.96.0.5"))), 0o644))
-		if had, err := Remove(t.Context(), root); had || err == nil || !strings.Contains(err.Error(), "by hand") || !strings.Contains(err.Error(), "larger than") {
-			t.Errorf("a line of ours behind %d bytes: %v, %v", bytes, had, err)
-		}
+		wantRemoved(t, root, false, "larger than")
 	}
 	root, path := newRoot(t, base)
 	testutil.Must(t, errors.Join(os.Remove(path), unix.Mkfifo(path, 0o644)))
-	if _, _, err := (&file{root: root}).apply(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a pipe: %v", err)
-	}
+	wantApplied(t, &file{root: root}, "not a regular file", nil)
 	testutil.Must(t, os.Remove(path))
 	if _, _, err := (&file{root: root}).apply(t.Context(), nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("none: %v", err)
 	}
-	if had, err := Remove(t.Context(), root); had || err != nil {
-		t.Errorf("nothing to remove: %v, %v", had, err)
-	}
+	wantRemoved(t, root, false, "")
 }
 
 // TestFileWhereNothingCanBeWritten has a full disk, a read-only one, an immutable file and a mounted one; each in mounts of its own.

@@ -84,7 +84,7 @@ func TestAdopted(t *testing.T) {
 				}
 			}
 			got.Decisions = nil
-			testutil.Equal(t, "file", want, got, sameAddr)
+			testutil.Equal(t, "file", want, got)
 		})
 	}
 }
