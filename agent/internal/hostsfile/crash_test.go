@@ -201,9 +201,7 @@ func TestForeignWriter(t *testing.T) {
 					t.Fatalf("round %d: another's text is lost: %v\n%s", i, err, got)
 				}
 			}
-			if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); err != nil {
-				t.Fatal(err)
-			}
+			wantApplied(t, f, "", lines("10.96.0.5"))
 			wantText(t, path, with(base+"192.0.2.1\tprinter-"+strconv.Itoa(rounds-1)+"\n", lines("10.96.0.5")))
 			t.Logf("%d of %d writes gave way for good", moved, rounds)
 		})

@@ -53,6 +53,12 @@ var wantBoth = []string{
 	`fd00:90de:d95::b/128 scope global nodad deprecated noprefixroute \ valid_lft forever preferred_lft 0sec`,
 }
 
+func mustEnsure(t *testing.T, cfg Config) {
+	t.Helper()
+	_, err := Ensure(cfg)
+	testutil.Must(t, err)
+}
+
 // assertBoth checks the whole: the addresses and their properties, the link's flags, and that nothing is left to do.
 func assertBoth(t *testing.T, ns *testutil.NetNS, cfg Config) {
 	t.Helper()
@@ -113,9 +119,7 @@ func TestEnsureRepairs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ns, cfg := host(t)
-			if _, err := Ensure(cfg); err != nil {
-				t.Fatal(err)
-			}
+			mustEnsure(t, cfg)
 			c.wreck(ns)
 			done, err := Ensure(cfg)
 			testutil.Must(t, err)
@@ -130,9 +134,7 @@ func TestEnsureRepairs(t *testing.T) {
 // An address that was taken out of the configuration goes, and one family alone works too.
 func TestEnsureShrinks(t *testing.T) {
 	ns, cfg := host(t)
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
+	mustEnsure(t, cfg)
 	cfg.Addresses = addrs("169.254.20.11")
 	done, err := Ensure(cfg)
 	if err != nil || strings.Count(done, "removed ") != 3 {
@@ -145,9 +147,7 @@ func TestEnsureShrinks(t *testing.T) {
 func TestEnsureWhereIPv6StartsOff(t *testing.T) {
 	ns, cfg := host(t)
 	ns.Sysctl("net.ipv6.conf.default.disable_ipv6", "1")
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
+	mustEnsure(t, cfg)
 	assertBoth(t, ns, cfg)
 }
 
@@ -216,9 +216,7 @@ func TestEnsureTakesUnusedAddresses(t *testing.T) {
 	ns.Run("ip", "-6", "route", "add", "default", "via", "2001:db8::9")
 	ns.Run("ip", "route", "add", "169.254.0.0/16", "dev", "eth0", "metric", "1000")
 	ns.Run("ip", "-6", "route", "add", "unreachable", "fd00::/8")
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
+	mustEnsure(t, cfg)
 	assertBoth(t, ns, cfg)
 }
 
@@ -253,9 +251,7 @@ func TestRemove(t *testing.T) {
 	ns, cfg := host(t)
 	before := ns.Run("ip", "addr")
 	testutil.Check(t, Remove(cfg), "no link")
-	if _, err := Ensure(cfg); err != nil {
-		t.Fatal(err)
-	}
+	mustEnsure(t, cfg)
 	for range 2 {
 		testutil.Must(t, Remove(cfg))
 	}
@@ -272,9 +268,7 @@ func TestNeverASource(t *testing.T) {
 			ns, cfg := host(t)
 			pod, out := testutil.NewNS(t, "pod"), testutil.NewNS(t, "out")
 			ensure := func() {
-				if _, err := Ensure(cfg); err != nil {
-					t.Fatal(err)
-				}
+				mustEnsure(t, cfg)
 			}
 			if order == "ours first" {
 				ensure()
@@ -313,9 +307,7 @@ func TestWatch(t *testing.T) {
 	ns, cfg := host(t)
 	for what, change := range map[string]func(){
 		"made": func() {
-			if _, err := Ensure(cfg); err != nil {
-				t.Fatal(err)
-			}
+			mustEnsure(t, cfg)
 		},
 		"IPv4 address": func() { ns.Run("ip", "addr", "del", "169.254.20.11/32", "dev", name) },
 		"IPv6 address": func() { ns.Run("ip", "addr", "del", "fd00:90de:d95::b/128", "dev", name) },

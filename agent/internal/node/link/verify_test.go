@@ -27,9 +27,7 @@ func TestVerify(t *testing.T) {
 		{"foreign", "ip address add 192.0.2.7/32 dev neardns0", "it has the address 192.0.2.7/32, which the configuration does not have"},
 		{"properties", "ip address del " + first + "/32 dev neardns0 && ip address add " + first + "/32 dev neardns0", "other properties"},
 	} {
-		if _, err := Ensure(cfg); err != nil {
-			t.Fatal(err)
-		}
+		mustEnsure(t, cfg)
 		if got := verify(); got != "" {
 			t.Fatalf("before %s: %s", tc.name, got)
 		}
