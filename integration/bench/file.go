@@ -77,3 +77,61 @@ func exit(err error) {
 	}
 	os.Exit(0)
 }
+
+// Where the committed result is, and what is drawn from it, in the repository.
+const (
+	committedResult = "integration/bench/result.json"
+	page            = "docs/project/bench.md"
+	pagePicture     = "docs/project/bench.svg"
+	pageCurves      = "docs/project/latency.svg"
+)
+
+// What stands around the drawn part of the page.
+const (
+	pageBegin = "<!-- drawn by `make bench-keep` from integration/bench/result.json -->\n"
+	pageEnd   = "<!-- end of what is drawn -->"
+)
+
+// keep makes the last run's result the committed one, and draws the documents from it.
+func keep(root string) error {
+	r, err := load(filepath.Join(root, "bin", "bench.json"))
+	if err != nil {
+		return fmt.Errorf("%w: `make bench` makes it", err)
+	}
+	if len(r.Rows) == 0 || len(r.Cells) == 0 {
+		return fmt.Errorf("bin/bench.json is of a part of the bench; only a whole run is kept")
+	}
+	data, err := r.encode()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(root, committedResult), data, 0o644); err != nil {
+		return fmt.Errorf("keep the result: %w", err)
+	}
+	if err := r.pictures(filepath.Join(root, pagePicture), filepath.Join(root, pageCurves)); err != nil {
+		return err
+	}
+	path := filepath.Join(root, page)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("draw the page: %w", err)
+	}
+	drawn, err := r.drawInto(string(text))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, []byte(drawn), 0o644); err != nil {
+		return fmt.Errorf("draw the page: %w", err)
+	}
+	return nil
+}
+
+// drawInto exchanges the drawn part of the page.
+func (r *report) drawInto(text string) (string, error) {
+	head, rest, ok := strings.Cut(text, pageBegin)
+	_, tail, closed := strings.Cut(rest, pageEnd)
+	if !ok || !closed {
+		return "", fmt.Errorf("%s has no place for the figures: put the lines %q and %q into it", page, strings.TrimSpace(pageBegin), pageEnd)
+	}
+	return head + pageBegin + r.page() + pageEnd + tail, nil
+}
