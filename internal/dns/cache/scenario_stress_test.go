@@ -69,7 +69,7 @@ func TestScenarioStress(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // behind the other cleanups
 	const clients, rounds = 16, 600
-	p := contender().open(t, nil, answers.Boot{})
+	p := ours().open(t, nil, answers.Boot{})
 	up := new(counting)
 	blocks := []string{
 		"cache {\n    serve_stale 1h immediate\n    prefetch 2 1m 50%\n}",

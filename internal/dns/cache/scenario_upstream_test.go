@@ -57,13 +57,7 @@ func (u *scripted) count(a *upstreamQueries) int {
 	return n
 }
 
-// rule returns the latest rule that covers a query.
-func (u *scripted) rule(q dns.Question) *rule {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.covering(q)
-}
-
+// covering returns the latest rule that covers a query. The caller holds mu.
 func (u *scripted) covering(q dns.Question) *rule {
 	for _, r := range slices.Backward(u.rules) {
 		if r.covers(q) {
@@ -71,25 +65,6 @@ func (u *scripted) covering(q dns.Question) *rule {
 		}
 	}
 	return nil
-}
-
-// about lists the rules about a name.
-func (u *scripted) about(name string) (all []*rule) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, r := range u.rules {
-		if r.name == name {
-			all = append(all, r)
-		}
-	}
-	return all
-}
-
-// now returns the present mood.
-func (u *scripted) now() mood {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.mood
 }
 
 // complaints returns the queries that no rule covered, and forgets them.

@@ -39,7 +39,7 @@ func TestDifferentialSetup(t *testing.T) {
 		if (theirs == nil) != (i < len(taken)) {
 			t.Errorf("%q: CoreDNS: %v", text, theirs)
 		}
-		p := contender().open(t, nil, answers.Boot{})
+		p := ours().open(t, nil, answers.Boot{})
 		_, ours := serve(p.setup(), block, new(scripted))
 		if _, err := p.snapshot(answers.Boot{}); err != nil {
 			t.Error(err)
