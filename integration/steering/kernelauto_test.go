@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestKernelHitsAuto: mode auto takes the program away where a policy by name may apply, and says why without a fault: no warning of
+// TestKernelHitsAuto: mode auto takes the program away where a policy by name may apply, and reports why without a fault: no warning of
 // doctor, no series that fires an alert. With mode on the same node has kernel hits.
 func TestKernelHitsAuto(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// wantReady waits until the kubelet would be told so by `neardns-agent ready`, with a reason where it is not ready.
+// wantReady waits until `neardns-agent ready` reports so to the kubelet, with a reason where it is not ready.
 func (n *node) wantReady(when string, ready bool, why string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error { // a start of the program for each look costs fifty times the CPU

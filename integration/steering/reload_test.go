@@ -129,7 +129,7 @@ func (n *node) refuses(what, file, text, place string) {
 	from := len(n.agent.Output())
 	n.write(file, text)
 	n.hup()
-	// It looks at each change and at each signal, so what it says of the file before may still come.
+	// It looks at each change and at each signal, so its report of the file before may still come.
 	testutil.Eventually(n.t, func() error {
 		said := n.agent.Output()[from:]
 		for line := range strings.Lines(said) {

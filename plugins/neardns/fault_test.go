@@ -115,14 +115,19 @@ func failAt(point string) func(string) error {
 	}
 }
 
+// expired is a canceled context whose deadline has passed.
+type expired struct{ context.Context }
+
+func (expired) Deadline() (time.Time, bool) { return time.Unix(0, 0), true }
+
+func (expired) Err() error { return context.DeadlineExceeded }
+
 // If a call is out of time, it leaves the pod unchanged, for the agent to steer. If it is called off, the pod is not steered.
 func TestAddOutOfTime(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
-	defer stop()
 	off, cancel := context.WithCancel(t.Context())
 	cancel()
-	for state, ctx := range map[podfile.State]context.Context{podfile.Pending: late, podfile.LeftAlone: off} {
+	for state, ctx := range map[podfile.State]context.Context{podfile.Pending: expired{off}, podfile.LeftAlone: off} {
 		q := addRequest("c1", pod, nil)
 		stdout, _, err := inProcess(t, r, q, failAt("nowhere"), func(_ context.Context, e env, args *skel.CmdArgs) error { return add(ctx, e, args) })
 		testutil.Must(t, err)
