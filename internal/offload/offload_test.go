@@ -239,6 +239,20 @@ func TestNotOffloaded(t *testing.T) {
 	}
 }
 
+// TestOfferedAgain: an entry for which the kernel had no room is offered again at a later hit (D-077).
+func TestOfferedAgain(t *testing.T) {
+	synctest.Test(t, onStand(10, func(s *stand) {
+		e := s.keep("a.")
+		s.fakeKernel.err = errors.New("no room")
+		s.hit(e)
+		s.has("", "")
+		s.fakeKernel.err = nil
+		time.Sleep(pollEvery)
+		s.hit(e)
+		s.has("", "a")
+	}))
+}
+
 // TestSleep: once the store's clock is corrected after a sleep, entries are offloaded again, with their true remaining TTL.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {

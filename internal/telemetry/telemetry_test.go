@@ -307,11 +307,14 @@ func TestLogger(t *testing.T) {
 	for asJSON, want := range map[bool]string{false: "level=INFO msg=hello addr=10.0.0.1",
 		true: `"level":"INFO","msg":"hello","addr":"10.0.0.1"`} {
 		out := new(bytes.Buffer)
-		log := NewLogger(out, slog.LevelInfo, asJSON)
+		var level slog.LevelVar
+		log := NewLogger(out, &level, asJSON)
 		log.Debug("not yet")
 		log.Info("hello", "addr", netip.MustParseAddr("10.0.0.1"))
-		if !strings.Contains(out.String(), want) || strings.Contains(out.String(), "not yet") {
-			t.Errorf("json %v: %s", asJSON, out)
+		level.Set(slog.LevelDebug) // at a reload
+		log.Debug("now")
+		if text := out.String(); !strings.Contains(text, want) || strings.Contains(text, "not yet") || !strings.Contains(text, "now") {
+			t.Errorf("json %v: %s", asJSON, text)
 		}
 	}
 }

@@ -2,8 +2,10 @@ package overlay
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/strict"
 )
@@ -41,7 +43,8 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		for _, i := range ignored {
 			add(at, "no pod with the kubelet's settings gets "+i.What+": "+i.Why)
 		}
-		if len(ignored) > len(w.Ignored) { // the other faults of a refused level: for a pod without nameservers, no level is refused
+		if slices.ContainsFunc(ignored, func(i podfile.Ignored) bool { return i.What == at.Field }) {
+			// The other faults of a refused level: for a pod without nameservers, no level is refused.
 			_, bare, _ := w.Apply(node, nil, namespace, resolvconf.Settings{Searches: usual.Searches, Options: usual.Options})
 			applied.Notes = append(applied.Notes, bare.Notes...)
 		}

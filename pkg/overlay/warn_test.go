@@ -33,6 +33,10 @@ func TestWarnings(t *testing.T) {
 			`dns: no pod with the kubelet's settings gets dns: overlay dropped: nameservers: it leaves the pod without any`,
 			`dns: option "ndots:abc" needs a number`, `dns: option "x" is known to no resolver and has no effect`,
 			`dns.namespaces.shop: 3 of 4 nameservers are within the limit`}},
+		"none, and a namespace's": {`{"policy": "None", "namespaces":
+			{"shop": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"]}}}`, []string{
+			`dns: no pod with the kubelet's settings gets dns: overlay dropped: nameservers: it leaves the pod without any`,
+			`dns.namespaces.shop: 3 of 5 nameservers are within the limit`}},
 		"unspecified address": {`{"nameservers": ["0.0.0.0"]}`, []string{`dns: no pod with the kubelet's settings gets nameserver 0.0.0.0 of dns: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod`}},
 		"30 domains":          {`{"searches": [` + thirty + `]}`, []string{`dns: 32 of 33 search domains`}},
 		"a line for musl":     {`{"searches": ["` + strings.Join([]string{long, "b" + long, "c" + long}, `","`) + `"]}`, []string{"dns: the search line has"}},

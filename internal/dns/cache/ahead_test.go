@@ -146,8 +146,12 @@ func TestRefreshKeepsHot(t *testing.T) {
 		"the Services of W2 at 500 a second":      {names: 200, rate: 500, lasts: time.Minute, ttl: w2, denied: true, leaves: 0.005},
 		"denials of 5 s, 1,000 questions in each": {names: 1, rate: 200, lasts: time.Minute, ttl: always(5), denied: true},
 		"prefetch, denials of 1 s":                {block: prefetches, names: 2, rate: 200, lasts: time.Minute, ttl: always(1), denied: true, leaves: -0.009},
-		"prefetch, answers of 30 s":               {block: prefetches, names: 10, rate: 33, lasts: 20 * time.Minute, ttl: always(30), leaves: -0.009},
-		"prefetch, denials of 300 s":              {block: prefetches, names: 10, rate: 3.3, lasts: 200 * time.Minute, ttl: always(300), denied: true, leaves: -0.009},
+		"prefetch, answers of 2 s": {block: prefetches, names: 2, rate: 100, lasts: 2 * time.Minute,
+			ttl: always(2), leaves: -0.009},
+		"prefetch, denials of 5 s": {block: prefetches, names: 2, rate: 40, lasts: 4 * time.Minute,
+			ttl: always(5), denied: true, leaves: -0.009},
+		"prefetch, answers of 30 s":  {block: prefetches, names: 10, rate: 33, lasts: 20 * time.Minute, ttl: always(30), leaves: -0.009},
+		"prefetch, denials of 300 s": {block: prefetches, names: 10, rate: 3.3, lasts: 200 * time.Minute, ttl: always(300), denied: true, leaves: -0.009},
 	} {
 		t.Run(name, func(t *testing.T) {
 			alone, ours := c.ask(t, false), c.ask(t, true)

@@ -350,6 +350,7 @@ func (p *point) accept(l *net.TCPListener) error {
 		case errors.Is(err, unix.EINVAL) && listenAgain(l) == nil: // another program had destroyed the socket
 			continue
 		case errors.Is(err, net.ErrClosed), failed >= maxFailures && !resourceerr.Is(err):
+			_ = l.Close() // new clients are refused, however long old connections last
 			return err
 		}
 		if failed++; failed == acceptLogged {

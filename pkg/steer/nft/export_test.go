@@ -50,3 +50,17 @@ func ReadRule(data []byte) (chain, userData string, err error) { return readRule
 
 // Touches is changesTable for the messages of one read.
 func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }
+
+// Rewrite writes all rules of a table that is there again, in one transaction.
+func (n *Nftables) Rewrite(rs steer.Ruleset) error {
+	var b batch
+	for _, c := range render(rs).chains {
+		b.flushChain(c.name)
+	}
+	for _, c := range render(rs).chains {
+		for _, r := range c.rules {
+			b.addRule(c.name, r)
+		}
+	}
+	return n.commit(&b)
+}

@@ -98,3 +98,34 @@ func TestEnsuresBesideRepair(t *testing.T) {
 		t.Errorf("left exempt:\n%s", got)
 	}
 }
+
+// TestVerifyBesideRewrites: rules that another agent writes again meanwhile are no drift, though a dump may have some of both generations.
+func TestVerifyBesideRewrites(t *testing.T) {
+	testutil.RequireRoot(t)
+	ns := testutil.NewNS(t, "rewrites")
+	ours, other := open(t, ns), open(t, ns)
+	testutil.Must(t, ours.Apply(host()))
+	var rewrites errgroup.Group
+	done := make(chan struct{})
+	rewrites.Go(func() error {
+		defer close(done)
+		for range 300 {
+			if err := other.Rewrite(host()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for more := true; more; {
+		var drift *steer.DriftError
+		if err := ours.Verify(host()); errors.As(err, &drift) { // too many other transactions are no drift
+			t.Error(err)
+		}
+		select {
+		case <-done:
+			more = false
+		default:
+		}
+	}
+	testutil.Must(t, rewrites.Wait())
+}

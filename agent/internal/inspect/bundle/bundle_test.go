@@ -93,6 +93,9 @@ func TestWrite(t *testing.T) {
 	b.Put("rules/nftables.txt", nil, errors.New("there is no program nft\nhere"))
 	var packed bytes.Buffer
 	testutil.Must(t, b.Write(&packed))
+	if !bytes.HasPrefix(packed.Bytes(), []byte("\x1f\x8b")) {
+		t.Error("the report is not compressed")
+	}
 	got := testutil.Untar(t, &packed, folder+"/")
 	golden.Check(t, "manifest.txt", got[manifestName])
 	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], manifestName: got[manifestName]}

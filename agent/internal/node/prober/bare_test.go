@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -47,6 +48,29 @@ func TestBareProbe(t *testing.T) {
 				n.awaitWay(t, p)
 				n.wantProbed(t, p, n.locals)
 			})
+		}
+	}
+}
+
+// TestBareNeverASource: towards a pod behind a veth without addresses the node never sends as the prober. Its address would be the best
+// match for a pod's in the same prefix (RFC 6724, rules 6 and 8).
+func TestBareNeverASource(t *testing.T) {
+	n, p := newBareNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	n.awaitWay(t, p)
+	pod := testutil.NewNS(t, "pod")
+	testutil.VethPair(t, n.Host, "cali1", pod, "eth0")
+	n.Host.NoDAD("cali1")
+	n.Host.Up("cali1")
+	pod.Up("eth0")
+	n.Host.Run("ip", "addr", "flush", "dev", "lo", "scope", "global") // the rig's local addresses
+	n.Host.Run("ip", "route", "add", "10.244.77.5/32", "dev", "cali1", "scope", "link")
+	n.Host.Run("ip", "-6", "route", "add", "fd00:90de:d95:1::5/128", "dev", "cali1")
+	for _, dst := range []string{"10.244.77.5", "fd00:90de:d95:1::5"} {
+		route := n.Host.Run("ip", "route", "get", dst)
+		for _, source := range []netip.Addr{steer.ProbeSource4, steer.FallbackCheckSource4, steer.ProbeSource6, steer.FallbackCheckSource6} {
+			if strings.Contains(route, " src "+source.String()+" ") {
+				t.Errorf("route get %s: %q", dst, strings.TrimSpace(route))
+			}
 		}
 	}
 }

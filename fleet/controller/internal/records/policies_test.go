@@ -253,6 +253,14 @@ func TestGatewayUnreadDelaysDeletion(t *testing.T) {
 		if r.record("web") != nil {
 			t.Error("the finalizer stays")
 		}
+		r.changeGateway(func(g *unstructured.Unstructured) {
+			g.Object["status"] = map[string]any{"addresses": []any{map[string]any{"value": "192.0.2.10"}}}
+		})
+		r.wantCalls("set www.shared.example. [192.0.2.10]")
+		r.Direct, r.now = r.failing(apierrors.NewNotFound(schema.GroupResource{Resource: "gateways"}, "edge")), r.now.Add(lookAgain)
+		r.settle()
+		r.want("gateway", "NoAddresses NotAccepted NotChecked NoConflict")
+		r.wantCalls("remove www.shared.example.")
 	})
 }
 

@@ -63,7 +63,7 @@ func TestRead(t *testing.T) {
 		names      []string
 	}{
 		{"kubeadm", kubeadm, true, sent, nil},
-		{"kubeadm, by Windows", strings.ReplaceAll(kubeadm, "\n", "\r\n"), true, sent, nil},
+		{"kubeadm, by Windows, no newline at its end", strings.ReplaceAll(strings.TrimSuffix(kubeadm, "\n"), "\n", "\r\n"), true, sent, nil},
 		{"a zone of another plugin, too", kubeadm + "hostname.bind:5353 {\n    chaos\n    template ANY ANY\n}", false,
 			"its Corefile has the zone hostname.bind", []string{"hostname.bind."}},
 		{"AKS, without its imports", with(`    template ANY ANY reddog.microsoft.com {

@@ -161,6 +161,9 @@ func FuzzResolvConf(f *testing.F) {
 				t.Errorf("%d: %+v", i, a)
 			}
 		}
+		if cut, _, _ := parseResolvConf("r", strings.TrimRight(text, "\r\n")); !slices.Equal(addrs, cut) {
+			t.Errorf("without the newline at its end: %+v, with it %+v", cut, addrs)
+		}
 		out, err := Resolve(base(map[string]string{"/etc/resolv.conf": text}))
 		if err == nil && len(out.External) == 0 && len(out.Warnings) == 0 {
 			t.Error("neither a server nor an error nor a warning")
