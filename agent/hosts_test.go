@@ -178,8 +178,8 @@ func TestHostsInTrouble(t *testing.T) {
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, func() error {
-			said := n.running.Output()
-			return testutil.ErrorIf(!strings.Contains(said, "not applied") || !strings.Contains(said, "hosts.services[0]"), "%s", said)
+			output := n.running.Output()
+			return testutil.ErrorIf(!strings.Contains(output, "not applied") || !strings.Contains(output, "hosts.services[0]"), "%s", output)
 		})
 		n.becomes(ownLines + registryLines)
 	})

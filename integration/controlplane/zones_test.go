@@ -234,9 +234,9 @@ func (s *shared) keys() {
 		log := testutil.ReadFile(s.t, m.controller.Log)
 		status, err := json.Marshal(m.record(s.name + "-www").Status)
 		testutil.Must(s.t, err)
-		var told eventsv1.EventList
-		testutil.Must(s.t, m.Client.List(s.t.Context(), &told))
-		events := fmt.Sprint(told.Items)
+		var list eventsv1.EventList
+		testutil.Must(s.t, m.Client.List(s.t.Context(), &list))
+		events := fmt.Sprint(list.Items)
 		for _, key := range []zoneserver.Key{s.server.Operator(), s.key(m)} {
 			if strings.Contains(log+string(status)+events, key.Secret) {
 				s.t.Errorf("%s tells the secret of %s", m.id, key.Name)

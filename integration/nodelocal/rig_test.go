@@ -165,7 +165,7 @@ func (n *node) container(name string, args ...string) *testutil.Process {
 	p := n.Host.StartAgentCmd(cmd)
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
-			n.t.Logf("%s said:\n%s", name, p.Output())
+			n.t.Logf("%s output:\n%s", name, p.Output())
 		}
 	})
 	return p
@@ -213,8 +213,8 @@ func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 func (n *node) awaitLog(p *testutil.Process, after int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		said := p.Output()[after:]
-		return testutil.ErrorIf(!strings.Contains(said, text), "it did not say %q:\n%s", text, said)
+		output := p.Output()[after:]
+		return testutil.ErrorIf(!strings.Contains(output, text), "it does not print %q:\n%s", text, output)
 	})
 }
 
@@ -234,7 +234,7 @@ func (n *node) stock() *testutil.Process {
 	p := n.Host.Start(made.Path("coredns"), "-conf", n.path("stock/Corefile"))
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
-			n.t.Logf("stock CoreDNS said:\n%s", p.Output())
+			n.t.Logf("stock CoreDNS output:\n%s", p.Output())
 		}
 	})
 	return p

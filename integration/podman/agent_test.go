@@ -70,7 +70,7 @@ func (n *node) awaitLog(p *testutil.Process, parts ...string) {
 	testutil.Eventually(n.t, func() error {
 		for _, part := range parts {
 			if !strings.Contains(p.Output(), part) {
-				return fmt.Errorf("the agent did not say %q:\n%s", part, p.Output())
+				return fmt.Errorf("the agent did not print %q:\n%s", part, p.Output())
 			}
 		}
 		return nil
@@ -286,7 +286,7 @@ func bypass(t *testing.T, raw bool) {
 		case raw:
 			return err
 		case !said:
-			return fmt.Errorf("the agent did not say %q:\n%s", lacks, p.Output())
+			return fmt.Errorf("the agent did not print %q:\n%s", lacks, p.Output())
 		}
 		return nil
 	})

@@ -72,6 +72,6 @@ func chaos(s *stand, c *cell, sz size) {
 	c.figure("steps", float64(steps))
 	c.figure("kills", float64(kills))
 	c.figure("whole after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters, %d steps, %d kills, %d outages: lost %.0f, left over %.0f, whole after %s, %d messages",
+	c.Text = fmt.Sprintf("%d clusters, %d steps, %d kills, %d outages: lost %.0f, left over %.0f, whole after %s, %d messages",
 		len(clusters), steps, kills, outages, c.Figures["lost"], c.Figures["left over"], seconds(took), s.counted().Updates)
 }

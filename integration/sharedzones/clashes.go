@@ -75,7 +75,7 @@ func strategies(s *stand, c *cell, sz size) {
 	took, lost, left := s.zoneIs(patience, clusters...)
 	c.wrong("after one cluster left", lost, left)
 	c.figure("seconds until decided", slowest.Seconds())
-	c.Said = fmt.Sprintf("%d hosts: %d won by Simple, %d by LoadBalanced, decided after %s; the other took over in %s after it left",
+	c.Text = fmt.Sprintf("%d hosts: %d won by Simple, %d by LoadBalanced, decided after %s; the other took over in %s after it left",
 		sz.hosts, wins[0], wins[1], seconds(slowest), seconds(took))
 	sz.within(c, 5*time.Second, "decided", slowest)
 }
@@ -127,7 +127,7 @@ func defaultGeos(s *stand, c *cell, sz size) {
 	}
 	c.figure("seconds until told", took.Seconds())
 	c.figure("messages in ten seconds after", float64(after))
-	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters report ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
+	c.Text = fmt.Sprintf("%d hosts: all addresses there, both clusters report ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
 	sz.within(c, 10*time.Second, "reported", took)
 	if after > 0 {
 		c.miss("%d messages after", after)
@@ -155,7 +155,7 @@ func clone(s *stand, c *cell, sz size) {
 	sent := second.relay.counted()
 	c.figure("seconds", took.Seconds())
 	c.figure("messages of the clone", float64(sent.Updates+sent.Heartbeats))
-	c.Said = fmt.Sprintf("the clone reports %s after %s, and sent %d messages", st.Conflict, seconds(took), sent.Updates+sent.Heartbeats)
+	c.Text = fmt.Sprintf("the clone reports %s after %s, and sent %d messages", st.Conflict, seconds(took), sent.Updates+sent.Heartbeats)
 	if st.Conflict == "" || sent.Updates > 0 {
 		c.miss("the clone reports %+v and sent %+v", st, sent)
 	}

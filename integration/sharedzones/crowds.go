@@ -64,7 +64,7 @@ func rounds(s *stand, c *cell, sz size, perChange float64, address func(round, i
 	c.figure("messages a cluster, change", change)
 	c.figure("messages a cluster, leave", leave)
 	c.figure("slowest step, seconds", slowest.Seconds())
-	c.Said = fmt.Sprintf("%d clusters, %d rounds: lost %.0f, left over %.0f; join %.2f, change %.2f, leave %.2f messages, and %.0f that SERVFAIL answered; slowest step %s",
+	c.Text = fmt.Sprintf("%d clusters, %d rounds: lost %.0f, left over %.0f; join %.2f, change %.2f, leave %.2f messages, and %.0f that SERVFAIL answered; slowest step %s",
 		len(clusters), sz.rounds, c.Figures["lost"], c.Figures["left over"], join, change, leave, c.Figures["answered by SERVFAIL"], seconds(slowest))
 	if change > perChange+sz.slack+1e-9 { // of adding up
 		c.miss("a change costs %.3f messages a cluster, more than %.3f", change, perChange+sz.slack)
@@ -85,7 +85,7 @@ func seedsLoop(s *stand, c *cell, sz size) {
 	c.figure("agreed after, seconds at the seed's pace", b.Agreed.Seconds())
 	c.figure("agreed after with jitter, seconds at the seed's pace", b.Jittered.Seconds())
 	c.figure("writes until agreed", float64(b.AgreedWrites))
-	c.Said = fmt.Sprintf("blind: %d of %d writes lost; ten clusters agree after %s and %d writes, with jitter after %s",
+	c.Text = fmt.Sprintf("blind: %d of %d writes lost; ten clusters agree after %s and %d writes, with jitter after %s",
 		b.Lost, b.Joins, seconds(b.Agreed), b.AgreedWrites, seconds(b.Jittered))
 }
 
@@ -99,7 +99,7 @@ func coldStart(s *stand, c *cell, sz size) {
 	})
 	c.figure("messages", float64(n))
 	c.figure("seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters × %d hosts: %d messages, and %.0f that SERVFAIL answered, %s, lost %.0f", len(clusters), sz.hosts, n,
+	c.Text = fmt.Sprintf("%d clusters × %d hosts: %d messages, and %.0f that SERVFAIL answered, %s, lost %.0f", len(clusters), sz.hosts, n,
 		c.Figures["answered by SERVFAIL"], seconds(took), c.Figures["lost"])
 	sz.within(c, 30*time.Second, "whole", took)
 	if n > 500 {
@@ -150,7 +150,7 @@ func fullSet(s *stand, c *cell, sz size) {
 	c.figure("at clusters' own names", float64(own))
 	c.figure("clusters that say RRsetFull", float64(full))
 	c.figure("messages in five seconds after", float64(loops))
-	c.Said = fmt.Sprintf("%d served, %d at clusters' own names, %d clusters report RRsetFull, %d messages in five seconds after", served, own, full, loops)
+	c.Text = fmt.Sprintf("%d served, %d at clusters' own names, %d clusters report RRsetFull, %d messages in five seconds after", served, own, full, loops)
 	if served != wantServed || own != 150 || full != wantFull || loops > 2 { // one may try whether the limit was raised
 		c.miss("want %d served, 150 at clusters' own names, %d RRsetFull, at most 2 messages after", wantServed, wantFull)
 	}
@@ -175,7 +175,7 @@ func atRest(s *stand, c *cell, sz size) {
 	}
 	c.figure("most messages an hour", most)
 	c.figure("fewest heartbeats an hour", least)
-	c.Said = fmt.Sprintf("%d clusters, %.2f h: at most %.1f messages, at least %.1f heartbeats a cluster and hour", len(clusters), hours, most, least)
+	c.Text = fmt.Sprintf("%d clusters, %.2f h: at most %.1f messages, at least %.1f heartbeats a cluster and hour", len(clusters), hours, most, least)
 	// 300 s ± 20 % are 10 to 15 an hour; one more or less is where the window's ends fall.
 	if slack := 1 / hours; most > 15+slack || least < 10-slack {
 		c.miss("want at most 15 messages and at least 10 heartbeats, each give or take %.0f for the window's ends", slack)

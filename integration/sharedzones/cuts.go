@@ -20,7 +20,7 @@ func halfCut(s *stand, c *cell, sz size) {
 		cl.relay.behave(faults{})
 	}
 	s.stays(c, "back", wait/2, clusters)
-	c.Said = fmt.Sprintf("%d of %d clusters cut off for %s, and back: lost %.0f", len(clusters)/2, len(clusters), wait, c.Figures["lost"])
+	c.Text = fmt.Sprintf("%d of %d clusters cut off for %s, and back: lost %.0f", len(clusters)/2, len(clusters), wait, c.Figures["lost"])
 }
 
 // removerCut cuts off the one cluster that may remove others, which all live. Then one dies, so that the remover is seen to be one.
@@ -43,5 +43,5 @@ func removerCut(s *stand, c *cell, sz size) {
 	took, lost, left := s.zoneIs(patience, all[1:]...)
 	c.wrong("one died", lost, left)
 	c.figure("removed after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("the remover cut off for 20 s, %d times: lost %.0f; one that died removed after %s", sz.cuts, c.Figures["lost"], seconds(took))
+	c.Text = fmt.Sprintf("the remover cut off for 20 s, %d times: lost %.0f; one that died removed after %s", sz.cuts, c.Figures["lost"], seconds(took))
 }

@@ -123,7 +123,7 @@ func (o options) run(ctx context.Context, stdout, stderr io.Writer) error {
 		cells := o.row(ctx, r, sz, stderr)
 		out.Cells = append(out.Cells, cells...)
 		for _, c := range cells {
-			fmt.Fprintf(stderr, "%s, %s: %s %v\n", c.Row, c.Server, c.Said, c.Missed)
+			fmt.Fprintf(stderr, "%s, %s: %s %v\n", c.Row, c.Server, c.Text, c.Missed)
 		}
 		if err := ctx.Err(); err != nil {
 			return err

@@ -32,7 +32,7 @@ func restored(s *stand, c *cell, sz size) {
 	took, lost, left := s.zoneIs(patience, clusters...)
 	c.wrong("restored", lost, left)
 	c.figure("whole after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters: whole %s after an older zone came back, lost %.0f, left over %.0f", len(clusters), seconds(took), c.Figures["lost"], c.Figures["left over"])
+	c.Text = fmt.Sprintf("%d clusters: whole %s after an older zone came back, lost %.0f, left over %.0f", len(clusters), seconds(took), c.Figures["lost"], c.Figures["left over"])
 	sz.within(c, 10*time.Second, "whole", took)
 }
 
@@ -66,7 +66,7 @@ func away(s *stand, c *cell, sz size) {
 	took, lost, left := s.zoneIs(patience, clusters...)
 	c.wrong("after", lost, left)
 	c.figure("whole after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters, primary away for %s: whole %s after it came back", len(clusters), seconds(wait), seconds(took))
+	c.Text = fmt.Sprintf("%d clusters, primary away for %s: whole %s after it came back", len(clusters), seconds(wait), seconds(took))
 	sz.within(c, 10*time.Second, "whole", took)
 }
 
@@ -108,7 +108,7 @@ func stalls(s *stand, c *cell, sz size) {
 	c.figure("stalled calls", float64(stalled))
 	c.figure("server busy, seconds", busy.Seconds())
 	c.figure("whole after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("%d clusters, each write of the primary's to its disk takes 6 s, %d did: it answers %s after the last, whole %s after that",
+	c.Text = fmt.Sprintf("%d clusters, each write of the primary's to its disk takes 6 s, %d did: it answers %s after the last, whole %s after that",
 		len(clusters), stalled, seconds(busy), seconds(took))
 	if stalled == 0 {
 		c.miss("no write was stalled: %s", trace.Output())

@@ -69,7 +69,7 @@ func removal(s *stand, c *cell, sz size) {
 	c.figure("rounds in which a part was still there", float64(amid))
 	c.figure("removal begun after, seconds", removed.Seconds())
 	c.figure("back after, seconds", back.Seconds())
-	c.Said = fmt.Sprintf("heartbeat 2 s, %d clusters, %d thawed amid their removal: removal begun after %s, back after %s; others found removed that the machine had starved: %.0f times",
+	c.Text = fmt.Sprintf("heartbeat 2 s, %d clusters, %d thawed amid their removal: removal begun after %s, back after %s; others found removed that the machine had starved: %.0f times",
 		n, thaws, seconds(removed), seconds(back), c.Figures["looks at a starved one"])
 }
 

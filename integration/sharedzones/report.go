@@ -21,7 +21,7 @@ type cell struct {
 	Server  string             `json:"server"`
 	Bar     string             `json:"bar"`
 	Figures map[string]float64 `json:"figures"`
-	Said    string             `json:"said"` // the figures in words
+	Text    string             `json:"text"` // the figures in words
 	Missed  []string           `json:"missed,omitempty"`
 	Seconds float64            `json:"seconds"`
 }
@@ -87,7 +87,7 @@ func (r result) table(w io.Writer) {
 		if len(c.Missed) > 0 {
 			fmt.Fprint(w, " **MISSED**:")
 		}
-		fmt.Fprintf(w, " %s |", c.Said)
+		fmt.Fprintf(w, " %s |", c.Text)
 	}
 	fmt.Fprintln(w)
 	for _, c := range r.Cells {

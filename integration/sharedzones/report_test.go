@@ -15,8 +15,8 @@ import (
 )
 
 func TestReport(t *testing.T) {
-	good := cell{Row: "at-once", Title: "all join", Server: "BIND", Bar: "0 lost", Said: "50 clusters: lost 0"}
-	bad := cell{Row: "at-once", Title: "all join", Server: "Knot", Bar: "0 lost", Said: "50 clusters: lost 1"}
+	good := cell{Row: "at-once", Title: "all join", Server: "BIND", Bar: "0 lost", Text: "50 clusters: lost 0"}
+	bad := cell{Row: "at-once", Title: "all join", Server: "Knot", Bar: "0 lost", Text: "50 clusters: lost 1"}
 	good.wrong("round 1", nil, nil)
 	bad.wrong("round 1", []string{"app.z. A 192.0.2.1"}, nil)
 	bad.wrong("round 2", []string{"app.z. A 192.0.2.2"}, []string{"x"})
@@ -66,7 +66,7 @@ func TestKeep(t *testing.T) {
 	t.Chdir(t.TempDir())
 	testutil.WriteFile(t, resultFile, "")
 	testutil.WriteFile(t, resultPage, "before\n<!-- compat zones -->\nold\n<!-- end of compat zones -->\nbehind\n")
-	c := cell{Row: "away", Title: "the primary is away", Server: "BIND", Bar: "whole within 10 s", Said: "whole 12 s after"}
+	c := cell{Row: "away", Title: "the primary is away", Server: "BIND", Bar: "whole within 10 s", Text: "whole 12 s after"}
 	c.miss("whole after 12 s,\nmore than 10 s")
 	r := result{Day: "2026-01-31", Commit: "0123abcd", Cells: []cell{c}}
 	testutil.Must(t, r.keep())

@@ -62,7 +62,7 @@ func keys(s *stand, c *cell, sz size) {
 	}
 	reason := wrong.status.of(s.host("app"))
 	c.figure("foreign changes tried", float64(tried))
-	c.Said = fmt.Sprintf("%d foreign changes tried, none applied; a cluster with a foreign key reports %s", tried, reason.Reason)
+	c.Text = fmt.Sprintf("%d foreign changes tried, none applied; a cluster with a foreign key reports %s", tried, reason.Reason)
 	if tried == 0 || reason.Reason != "NotPermitted" {
 		c.miss("%d tried; the status is %+v", tried, reason)
 	}

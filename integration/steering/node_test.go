@@ -384,7 +384,7 @@ func (n *node) hup() { n.agent.Signal(unix.SIGHUP) }
 func (n *node) awaitLog(from int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		said := n.agent.Output()[from:]
-		return testutil.ErrorIf(!strings.Contains(said, text), "the agent did not say %q:\n%s", text, said)
+		output := n.agent.Output()[from:]
+		return testutil.ErrorIf(!strings.Contains(output, text), "the agent did not print %q:\n%s", text, output)
 	})
 }

@@ -30,8 +30,8 @@ func TestRearranged(t *testing.T) {
 		testutil.Eventually(t, func() error { return n.ready(name) })
 		n.awaitExit(old, 0)
 		n.wantInKernel(map[bool]int{true: 2, false: 1}[transparent], 0)
-		if said := n.agent.Output(); strings.Contains(said, "level=ERROR") {
-			t.Errorf("%s has faults:\n%s", name, said)
+		if output := n.agent.Output(); strings.Contains(output, "level=ERROR") {
+			t.Errorf("%s has faults:\n%s", name, output)
 		}
 		if !transparent {
 			n.awaitReady()

@@ -131,13 +131,13 @@ func (n *node) refuses(what, file, text, place string) {
 	n.hup()
 	// It looks at each change and at each signal, so its report of the file before may still come.
 	testutil.Eventually(n.t, func() error {
-		said := n.agent.Output()[from:]
-		for line := range strings.Lines(said) {
+		output := n.agent.Output()[from:]
+		for line := range strings.Lines(output) {
 			if strings.Contains(line, refused) && strings.Contains(line, place) {
 				return nil
 			}
 		}
-		return fmt.Errorf("bad %s: it is not refused with %q named:\n%s", what, place, said)
+		return fmt.Errorf("bad %s: it is not refused with %q named:\n%s", what, place, output)
 	})
 }
 
@@ -179,7 +179,7 @@ func TestReloadLosesNothing(t *testing.T) {
 	}
 	f.allAnswered()
 	t.Logf("%d queries over 20 reloads; %d of them went to kube-dns", f.asked.Load(), direct.Load())
-	if said := n.agent.Output(); strings.Contains(said, "lease lost") {
+	if output := n.agent.Output(); strings.Contains(output, "lease lost") {
 		t.Error("a reload cost a lease")
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -80,6 +81,19 @@ func IsNoLink(err error) bool {
 // HostNet returns the network that contains only this address (/32 or /128).
 func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+// NoSource returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
+// lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
+// scope link for a route through another link, and picks a deprecated IPv6 address (preferred lifetime 0) only if there is no other
+// (RFC 6724, rule 3).
+func NoSource(a netip.Addr) *netlink.Addr {
+	if a.Is4() {
+		return &netlink.Addr{IPNet: HostNet(a), Scope: unix.RT_SCOPE_LINK}
+	}
+	// The netlink library sends the lifetimes only if one of them is above 0, so the valid lifetime is "forever". nodad: no other host is on
+	// the link, and a tentative address cannot be bound. noprefixroute: the kernel's local route is enough.
+	return &netlink.Addr{IPNet: HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: math.MaxUint32}
 }
 
 // End is a link that its caller owns, for example one end of a veth pair. Each method except Done and IsUp sets the link property that it

@@ -19,7 +19,7 @@ func ours() subject {
 		t.Helper()
 		p := &ourProcess{store: answers.NewStore(0)}
 		if snapshot != nil {
-			if _, err := p.store.Restore(bytes.NewReader(snapshot), func() answers.Boot { return boot }); err != nil {
+			if _, err := p.store.Restore(bytes.NewReader(snapshot), boot); err != nil {
 				t.Fatalf("restore: %v", err)
 			}
 		}

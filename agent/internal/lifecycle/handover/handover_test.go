@@ -30,7 +30,7 @@ func TestHandOver(t *testing.T) {
 	if taken.From != older || taken.Took <= 0 {
 		t.Errorf("taken: %+v", taken)
 	}
-	testutil.Check(t, <-r.holder.ended, "the holder says")
+	testutil.Check(t, <-r.holder.ended, "the holder's error")
 	if !<-r.given {
 		t.Error("Give does not know that it gave")
 	}

@@ -228,7 +228,7 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 		if have.good[addr] {
 			continue
 		}
-		if err := k.AddrAdd(l, addrOf(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := k.AddrAdd(l, hostnet.NoSource(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
 			errs = append(errs, fmt.Errorf("add address %s to link %s: %w", addr, l.Attrs().Name, err))
 			continue
 		}
@@ -237,21 +237,7 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 	return append(added, removed...), errors.Join(errs...)
 }
 
-// addrOf returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
-// lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
-// scope link for a route through another link, and picks a deprecated IPv6 address (preferred lifetime 0) only if there is no other
-// (RFC 6724, rule 3).
-func addrOf(a netip.Addr) *netlink.Addr {
-	if a.Is4() {
-		return &netlink.Addr{IPNet: hostnet.HostNet(a), Scope: unix.RT_SCOPE_LINK}
-	}
-	// The netlink library sends the lifetimes only if one of them is above 0, so the valid lifetime is "forever". nodad: no other host is on
-	// the link, and a tentative address cannot be bound. noprefixroute: the kernel's local route is enough.
-	forever := int64(^uint32(0))
-	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
-}
-
-// hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from addrOf.
+// hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from hostnet.NoSource.
 func hasProperties(a netlink.Addr) bool {
 	if !prefixOf(a).IsSingleIP() {
 		return false

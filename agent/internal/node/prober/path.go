@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -212,13 +211,7 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 func (e end) addresses(families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
-			// Neither becomes a source of the node's own packets, see package link. nodad: no other host on the link could have the
-			// address, and a tentative address cannot be bound.
-			addr := &netlink.Addr{IPNet: hostnet.HostNet(source), Scope: unix.RT_SCOPE_LINK}
-			if !f.is4 {
-				addr = &netlink.Addr{IPNet: addr.IPNet, Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: math.MaxUint32}
-			}
-			e.Address(addr)
+			e.Address(hostnet.NoSource(source))
 		}
 	}
 	_, err := e.Done()

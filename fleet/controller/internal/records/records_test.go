@@ -345,14 +345,14 @@ func TestConflict(t *testing.T) {
 		clash.Attempt++
 		stub.hosts["www.shared.example."] = clash
 		r.settle()
-		told := 0
+		events := 0
 		for len(r.events.Events) > 0 {
 			if e := <-r.events.Events; strings.Contains(e, "ConflictingStrategyDiscovered") {
-				told++
+				events++
 			}
 		}
-		if got := promtest.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 1 || told != 1 {
-			t.Errorf("%v records by metric, %d Events", got, told)
+		if got := promtest.ToFloat64(r.Metrics.records.WithLabelValues("shared", zones.ConditionConflict, "ConflictingStrategyDiscovered")); got != 1 || events != 1 {
+			t.Errorf("%v records by metric, %d Events", got, events)
 		}
 		stub.hosts["www.shared.example."] = zones.Progress{Done: true}
 		stub.known.Silent = []string{"bbbbbbbb"}

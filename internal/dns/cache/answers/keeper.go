@@ -39,12 +39,6 @@ type Keeper struct {
 	fresh atomic.Int64 // for Fresh, Unix time in ms; atomic, because mu is held while a slow disk writes
 }
 
-// Snapshot writes a snapshot of the store.
-func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot()) }
-
-// Restore reads a snapshot that another process's Keeper wrote, and puts its entries into the store.
-func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot) }
-
 // Load restores the snapshot file if there is one, and logs the result.
 func (k *Keeper) Load() {
 	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a symbolic link could lead to another file
@@ -54,7 +48,7 @@ func (k *Keeper) Load() {
 	if err == nil {
 		defer f.Close()
 		var done Restored
-		if done, err = k.Restore(f); err == nil {
+		if done, err = k.Store.Restore(f, k.Boot()); err == nil {
 			if done.Unknown {
 				k.Log.Info("cache starts empty: its snapshot file may be from another boot, so its age is unknown", "path", k.Path)
 				return
@@ -121,5 +115,7 @@ func (k *Keeper) Save() {
 
 // write replaces the file atomically.
 func (k *Keeper) write() error {
-	return atomicfile.Stream(k.Path, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, k.Snapshot)
+	return atomicfile.Stream(k.Path, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, func(w io.Writer) error {
+		return k.Store.Snapshot(w, k.Boot())
+	})
 }

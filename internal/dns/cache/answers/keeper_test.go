@@ -18,7 +18,7 @@ import (
 
 func keeper(path string) (*Keeper, *testutil.Output) {
 	log := new(testutil.Output)
-	return &Keeper{Store: NewStore(0), Path: path, Boot: at(first), Log: slog.New(slog.NewTextHandler(log, nil))}, log
+	return &Keeper{Store: NewStore(0), Path: path, Boot: func() Boot { return first }, Log: slog.New(slog.NewTextHandler(log, nil))}, log
 }
 
 // wantLine checks that a log has one line, with these parts.
@@ -26,7 +26,7 @@ func wantLine(t *testing.T, what string, log *testutil.Output, parts ...string) 
 	t.Helper()
 	for _, part := range parts {
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, part) {
-			t.Errorf("%s: it says %q, want one line with %q", what, text, part)
+			t.Errorf("%s: its log is %q, want one line with %q", what, text, part)
 		}
 	}
 }
@@ -37,7 +37,7 @@ func TestKeeper(t *testing.T) {
 		k, log := keeper(path)
 		k.Load()
 		if text := log.String(); text != "" {
-			t.Errorf("a first start says %q", text)
+			t.Errorf("the log of a first start is %q", text)
 		}
 		key, e := entry(t, "a.example.", 600)
 		k.Store.Space(1).Put(key, e)
@@ -115,7 +115,7 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 		k.Store.Space(1).Put(key, e)
 		k.Save()
 		if text := log.String(); !strings.Contains(text, "cannot restore") {
-			t.Errorf("%s: it says %q", name, text)
+			t.Errorf("%s: its log is %q", name, text)
 		}
 		if name == "folder" {
 			continue // a file cannot take its place
@@ -145,7 +145,7 @@ func TestKeeperCannotWrite(t *testing.T) {
 	testutil.Must(t, os.Remove(blocked))
 	k.Save()
 	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "written again") {
-		t.Errorf("it says %q", text)
+		t.Errorf("its log is %q", text)
 	}
 	if _, err := os.Stat(k.Path); err != nil {
 		t.Error(err)

@@ -107,25 +107,24 @@ type Restored struct {
 // the snapshot is not complete, nothing is restored. Restore reads at most the store's limit plus 1 MiB.
 //
 // The time that has passed comes from the boot's clock, which cannot be set. A snapshot from another boot is not used: only the wall clock
-// could tell how long the machine was off, and it may have stood still meanwhile. boot is called after the last byte was read, because a
-// snapshot that comes over a socket may start long after Restore.
-func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
+// could tell how long the machine was off, and it may have stood still meanwhile.
+func (s *Store) Restore(r io.Reader, now Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
 	if err != nil {
 		return Restored{}, err
 	}
-	passed, known := elapsed(then, boot())
+	passed, known := elapsed(then, now)
 	done := Restored{Age: passed, Unknown: !known}
 	if !known {
 		return done, nil
 	}
-	now := s.Now()
+	clock := s.Now()
 	for _, f := range found {
 		sp := s.Space(f.space)
 		e := f.entry
 		k := e.Key()
-		e.hash, e.stored = k.Hash(s.seed), int64(now)-int64(f.age)-int64(passed)
+		e.hash, e.stored = k.Hash(s.seed), int64(clock)-int64(f.age)-int64(passed)
 		sh := sp.shard(e.hash)
 		sh.mu.RLock()
 		newer := sh.index[e.class][e.hash]
@@ -135,7 +134,7 @@ func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 		}
 		sp.put(e, f.proven)
 		done.Entries++
-		if e.Left(now) <= 0 {
+		if e.Left(clock) <= 0 {
 			done.Stale++
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,8 +24,6 @@ func snapshot(t testing.TB, s *Store, boot Boot) []byte {
 var first = Boot{ID: [16]byte{1}}
 
 // at is a clock that always returns boot.
-func at(boot Boot) func() Boot { return func() Boot { return boot } }
-
 func TestSnapshot(t *testing.T) {
 	boot := func(id byte, since time.Duration) Boot { return Boot{ID: [16]byte{id}, Since: since} }
 	for _, tc := range []struct {
@@ -57,7 +54,7 @@ func TestSnapshot(t *testing.T) {
 				snap := snapshot(t, s, tc.at)
 				<-time.After(tc.passes)
 				next := NewStore(0)
-				done, err := next.Restore(bytes.NewReader(snap), at(tc.then))
+				done, err := next.Restore(bytes.NewReader(snap), tc.then)
 				if err != nil || done.Unknown != tc.unknown {
 					t.Fatalf("%+v, %v", done, err)
 				}
@@ -88,7 +85,7 @@ func TestRestoreKeepsNewer(t *testing.T) {
 		<-time.After(time.Second)
 		_, mine := entry(t, "a.example.", 30)
 		s.Space(1).Put(k, mine)
-		if done, err := s.Restore(bytes.NewReader(snap), at(first)); err != nil || done.Entries != 0 {
+		if done, err := s.Restore(bytes.NewReader(snap), first); err != nil || done.Entries != 0 {
 			t.Errorf("%+v, %v", done, err)
 		}
 		if got, _ := s.Space(1).Get(k); got != mine {
@@ -114,12 +111,12 @@ func TestRestoreBroken(t *testing.T) {
 	}
 	for name, b := range broken {
 		next := NewStore(0)
-		done, err := next.Restore(bytes.NewReader(b), at(first))
+		done, err := next.Restore(bytes.NewReader(b), first)
 		if n, _ := next.Bytes(); !errors.Is(err, ErrSnapshot) || done.Entries != 0 || n != 0 {
 			t.Errorf("%s: %+v, %v", name, done, err)
 		}
 	}
-	if done, err := NewStore(0).Restore(bytes.NewReader(good), at(first)); err != nil || done.Entries != 3 {
+	if done, err := NewStore(0).Restore(bytes.NewReader(good), first); err != nil || done.Entries != 3 {
 		t.Errorf("the good one: %+v, %v", done, err)
 	}
 }
@@ -131,7 +128,7 @@ func TestRestoreBounded(t *testing.T) {
 		s.Space(1).Put(k, e)
 	}
 	small := NewStore(50_000)
-	if _, err := small.Restore(bytes.NewReader(snapshot(t, s, first)), at(first)); err != nil {
+	if _, err := small.Restore(bytes.NewReader(snapshot(t, s, first)), first); err != nil {
 		t.Fatal(err)
 	}
 	if n, limit := small.Bytes(); n > limit || n < limit/2 {
@@ -152,7 +149,7 @@ func FuzzRestore(f *testing.F) {
 		// With the right checksum, so that the rest is read.
 		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 		next := NewStore(1 << 20)
-		if _, err := next.Restore(bytes.NewReader(b), at(first)); err != nil {
+		if _, err := next.Restore(bytes.NewReader(b), first); err != nil {
 			return
 		}
 		if n, limit := next.Bytes(); n > limit {
@@ -172,41 +169,6 @@ func FuzzRestore(f *testing.F) {
 					}
 				}
 			}
-		}
-	})
-}
-
-// TestSnapshotBegunLater: a successor sends its request before the holder begins to write. The boot's clock is read after that, or the
-// snapshot would be of the future and its age unknown.
-func TestSnapshotBegunLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, begun := NewStore(0), time.Now()
-		boot := func() Boot { return Boot{ID: [16]byte{1}, Since: time.Hour + time.Since(begun)} }
-		k, e := entry(t, "a.example.", 60)
-		s.Space(7).Put(k, e)
-		r, w := io.Pipe()
-		go func() {
-			<-time.After(20 * time.Second) // before the header
-			var b bytes.Buffer
-			if err := s.Snapshot(&b, boot()); err != nil {
-				t.Error(err)
-			}
-			_, _ = w.Write(b.Next(headerBytes))
-			<-time.After(10 * time.Second) // on its way
-			_, _ = w.Write(b.Bytes())
-			_ = w.Close()
-		}()
-		next := NewStore(0)
-		done, err := next.Restore(r, boot)
-		if err != nil || done.Unknown || done.Entries != 1 || done.Age != 10*time.Second {
-			t.Fatalf("%+v, %v", done, err)
-		}
-		got, _ := next.Space(7).Get(k)
-		if got == nil {
-			t.Fatal("not taken over")
-		}
-		if left := got.Left(next.Now()); left != 30 {
-			t.Errorf("%d s left, want 30 of 60: stored for 20s, and on its way for 10s", left)
 		}
 	})
 }
