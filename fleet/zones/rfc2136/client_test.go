@@ -2,7 +2,6 @@ package rfc2136
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -41,54 +40,36 @@ func TestErrorWithoutPort(t *testing.T) {
 	}
 }
 
-// fake answers one query over a pipe by its script: the messages that it returns are sent, and the connection ends.
-type fake struct {
-	t      *testing.T
-	script func(q *dns.Msg, mac string) [][]byte
-	asked  chan *dns.Msg
-	done   chan struct{}
-}
+// script returns the messages with which a server answers a query; mac is the query's.
+type script = func(q *dns.Msg, mac string) [][]byte
 
-func client(t *testing.T, script func(q *dns.Msg, mac string) [][]byte) (*Client, *fake) {
-	f := &fake{t, script, make(chan *dns.Msg, 1), make(chan struct{})}
-	t.Cleanup(func() { <-f.done })
+// client has a server that answers one query by a script, and ends the connection. query waits for that, and returns the query.
+func client(t *testing.T, answers script) (c *Client, query func() *dns.Msg) {
+	var q *dns.Msg
+	done := make(chan struct{})
+	serve := func(conn net.Conn) {
+		defer close(done)
+		far := &dns.Conn{Conn: conn, TsigSecret: map[string]string{dns.CanonicalName(key.Name): key.Secret}}
+		defer far.Close()
+		var err error
+		if q, err = far.ReadMsg(); err != nil || q.IsTsig() == nil {
+			t.Errorf("the query %v: %v", q, err)
+			return
+		}
+		for _, m := range answers(q, q.IsTsig().MAC) {
+			if _, err := far.Write(m); err != nil {
+				return
+			}
+		}
+	}
+	query = func() *dns.Msg { <-done; return q }
+	t.Cleanup(func() { query() })
 	return &Client{Server: "192.0.2.1:53", Zone: origin, Key: func() (Key, error) { return key, nil }, Timeout: 2 * time.Second,
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
-			go f.serve(far)
+			go serve(far)
 			return near, nil
-		}}, f
-}
-
-func (f *fake) serve(conn net.Conn) {
-	defer close(f.done)
-	defer conn.Close()
-	var size [2]byte
-	if _, err := io.ReadFull(conn, size[:]); err != nil {
-		return
-	}
-	wire := make([]byte, binary.BigEndian.Uint16(size[:]))
-	if _, err := io.ReadFull(conn, wire); err != nil {
-		return
-	}
-	q := new(dns.Msg)
-	if err := q.Unpack(wire); err != nil {
-		f.t.Errorf("the question: %v", err)
-		return
-	}
-	mac := ""
-	if ts := q.IsTsig(); ts != nil {
-		mac = ts.MAC
-		if err := dns.TsigVerify(wire, key.Secret, "", false); err != nil {
-			f.t.Errorf("the question's signature: %v", err)
-		}
-	}
-	f.asked <- q
-	for _, m := range f.script(q, mac) {
-		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(m))), m...)); err != nil {
-			return
-		}
-	}
+		}}, query
 }
 
 // answer makes a signed answer; it returns the signature that the next one covers.
@@ -107,7 +88,7 @@ func answer(t *testing.T, q *dns.Msg, mac string, later bool, edit func(*dns.Msg
 }
 
 // answers is a script of one signed answer.
-func answers(t *testing.T, edit func(*dns.Msg, *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
+func answers(t *testing.T, edit func(*dns.Msg, *dns.TSIG)) script {
 	return func(q *dns.Msg, mac string) [][]byte {
 		wire, _ := answer(t, q, mac, false, edit)
 		return [][]byte{wire}
@@ -157,13 +138,13 @@ func TestUpdateAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c, f := client(t, answers(t, tt.edit))
+				c, query := client(t, answers(t, tt.edit))
 				pre, change := rrs(t, "a.example.org. 0 IN A 192.0.2.1"), rrs(t, "b.example.org. 60 IN A 192.0.2.2")
 				err := c.Update(t.Context(), pre, change)
 				if KindOf(err) != tt.want || (err == nil) != (tt.want == "") || Unsure(err) != tt.unsure {
 					t.Errorf("%v: kind %q, unsure %v", err, KindOf(err), Unsure(err))
 				}
-				q := <-f.asked
+				q := query()
 				if q.Opcode != dns.OpcodeUpdate || len(q.Answer) != 1 || len(q.Ns) != 1 || q.Question[0].Name != origin {
 					t.Errorf("asked %v", q)
 				}
@@ -178,7 +159,7 @@ func TestUpdateAnswers(t *testing.T) {
 // An answer without a valid signature is a BadAnswer. An unsigned answer with an error code is the error of that code.
 func TestSignatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		unsigned := func(rcode int) func(q *dns.Msg, mac string) [][]byte {
+		unsigned := func(rcode int) script {
 			return func(q *dns.Msg, _ string) [][]byte {
 				m := new(dns.Msg)
 				m.SetReply(q)
@@ -188,7 +169,7 @@ func TestSignatures(t *testing.T) {
 			}
 		}
 		for name, tt := range map[string]struct {
-			script func(q *dns.Msg, mac string) [][]byte
+			script script
 			want   Kind
 		}{
 			"unsigned":       {unsigned(dns.RcodeSuccess), BadAnswer},
@@ -210,12 +191,10 @@ func TestSignatures(t *testing.T) {
 			"no message": {func(*dns.Msg, string) [][]byte { return [][]byte{{1, 2, 3}} }, BadAnswer},
 			"nothing":    {func(*dns.Msg, string) [][]byte { return nil }, NoAnswer},
 		} {
-			c, f := client(t, tt.script)
+			c, _ := client(t, tt.script)
 			if err := c.Update(t.Context(), nil, nil); KindOf(err) != tt.want {
 				t.Errorf("%s: %v is %q, want %q", name, err, KindOf(err), tt.want)
 			}
-			<-f.asked
-			<-f.done
 		}
 	})
 }
@@ -223,7 +202,7 @@ func TestSignatures(t *testing.T) {
 // BADTIME reports how far the clocks differ: RFC 8945 section 5.2.3.
 func TestClockSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {
+		c, _ := client(t, func(q *dns.Msg, mac string) [][]byte {
 			wire, _ := answer(t, q, mac, false, func(m *dns.Msg, ts *dns.TSIG) {
 				at := time.Unix(int64(q.IsTsig().TimeSigned), 0)
 				m.Rcode, ts.Error, ts.TimeSigned = dns.RcodeNotAuth, dns.RcodeBadTime, uint64(at.Unix())
@@ -232,7 +211,6 @@ func TestClockSkew(t *testing.T) {
 			return [][]byte{wire}
 		})
 		err := c.Update(t.Context(), nil, nil)
-		<-f.asked
 		if e := (*Error)(nil); !errors.As(err, &e) || e.Kind != ClockSkew || e.Skew != -2*time.Hour || !strings.Contains(err.Error(), "-7200 s") {
 			t.Errorf("%v", err)
 		}
@@ -286,9 +264,7 @@ func TestTooLarge(t *testing.T) {
 }
 
 func TestKeyValidate(t *testing.T) {
-	if err := key.Validate(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, key.Validate())
 	for want, k := range map[string]Key{
 		"no domain name": {Algorithm: "hmac-sha256", Secret: key.Secret},
 		"hmac-md5":       {Name: "a.", Algorithm: "hmac-md5.sig-alg.reg.int.", Secret: key.Secret},

@@ -13,8 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func soa(serial int) string {
@@ -113,12 +114,19 @@ func TestAssemble(t *testing.T) {
 			}
 			steps = append(steps, s)
 		}
-		if d := cmp.Diff(tt.steps, steps); d != "" {
-			t.Error(name, d)
-		}
-		if d := cmp.Diff(text(rrs(t, tt.full...)), text(tr.Full)); d != "" {
-			t.Error(name, d)
-		}
+		testutil.Equal(t, name, tt.steps, steps)
+		testutil.Equal(t, name, text(rrs(t, tt.full...)), text(tr.Full))
+	}
+}
+
+// wantAXFR transfers a zone of at most so many records (0: any), which gives so many, or an error of a kind.
+func wantAXFR(t *testing.T, name string, answers script, most int, kind Kind, records int) {
+	t.Helper()
+	c, _ := client(t, answers)
+	c.Most = most
+	tr, err := c.AXFR(t.Context())
+	if KindOf(err) != kind || (tr == nil) != (kind != "") || tr != nil && len(tr.Full) != records {
+		t.Errorf("%s: %+v, %v", name, tr, err)
 	}
 }
 
@@ -126,7 +134,7 @@ func TestAssemble(t *testing.T) {
 func TestTransfer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parts := messages(t, []string{soa(7), a(1), "", a(2), "", a(3), soa(7)})
-		send := func(n int, edit func(i int, m *dns.Msg, ts *dns.TSIG)) func(q *dns.Msg, mac string) [][]byte {
+		send := func(n int, edit func(i int, m *dns.Msg, ts *dns.TSIG)) script {
 			return func(q *dns.Msg, mac string) (out [][]byte) {
 				for i, part := range parts[:n] {
 					wire, next := answer(t, q, mac, i > 0, func(m *dns.Msg, ts *dns.TSIG) {
@@ -141,7 +149,7 @@ func TestTransfer(t *testing.T) {
 			}
 		}
 		for name, tt := range map[string]struct {
-			script func(q *dns.Msg, mac string) [][]byte
+			script script
 			want   Kind
 		}{
 			"whole":     {send(3, nil), ""},
@@ -167,25 +175,10 @@ func TestTransfer(t *testing.T) {
 				return out
 			}, BadAnswer},
 		} {
-			c, f := client(t, tt.script)
-			tr, err := c.AXFR(t.Context())
-			if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
-				t.Errorf("%s: %v, %v", name, tr, err)
-			}
-			if tr != nil && len(tr.Full) != 4 {
-				t.Errorf("%s: %v", name, tr.Full)
-			}
-			<-f.asked
-			<-f.done
+			wantAXFR(t, name, tt.script, 0, tt.want, 4)
 		}
 		for most, want := range map[int]Kind{4: TooLarge, 5: "", 0: ""} { // the SOA stands there twice
-			c, f := client(t, send(3, nil))
-			c.Most = most
-			if tr, err := c.AXFR(t.Context()); KindOf(err) != want || (tr == nil) != (want != "") {
-				t.Errorf("at most %d records: %v, %v", most, tr, err)
-			}
-			<-f.asked
-			<-f.done
+			wantAXFR(t, fmt.Sprintf("at most %d records", most), send(3, nil), most, want, 4)
 		}
 		txt := &dns.TXT{Hdr: dns.RR_Header{Name: "a." + origin, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: slices.Repeat([]string{strings.Repeat("x", 255)}, 5*Octets/255)}
 		longest := strings.Repeat(strings.Repeat("x", 63)+".", 3)
@@ -199,13 +192,7 @@ func TestTransfer(t *testing.T) {
 			"long names, which are compressed": {slices.Repeat([]dns.RR{long}, 97), 100},
 		} {
 			parts[1] = large.part
-			c, f := client(t, send(3, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Compress = true }))
-			c.Most = large.most
-			if tr, err := c.AXFR(t.Context()); KindOf(err) != TooLarge || tr != nil {
-				t.Errorf("%s: %v, %v", name, tr, err)
-			}
-			<-f.asked
-			<-f.done
+			wantAXFR(t, name, send(3, func(_ int, m *dns.Msg, _ *dns.TSIG) { m.Compress = true }), large.most, TooLarge, 0)
 		}
 	})
 }
@@ -229,7 +216,7 @@ func (covering) Verify([]byte, *dns.TSIG) error { return dns.ErrSig }
 // Messages between signed ones may be unsigned, 99 in a row, and the next signature covers them (RFC 8945, section 5.3.1).
 func TestTransferPartlySigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		script := func(n int, signed func(i int) bool, edit func(i int, m *dns.Msg)) func(q *dns.Msg, mac string) [][]byte {
+		send := func(n int, signed func(i int) bool, edit func(i int, m *dns.Msg)) script {
 			return func(q *dns.Msg, mac string) (out [][]byte) {
 				var unsigned []byte
 				later := false
@@ -266,41 +253,32 @@ func TestTransferPartlySigned(t *testing.T) {
 		ends := func(n int) func(int) bool { return func(i int) bool { return i == 0 || i == n-1 } }
 		for name, tt := range map[string]struct {
 			n      int
-			script func(q *dns.Msg, mac string) [][]byte
+			script script
 			want   Kind
 		}{
-			"each signed":                   {5, script(5, func(int) bool { return true }, nil), ""},
-			"first and last signed":         {5, script(5, ends(5), nil), ""},
-			"every third signed":            {7, script(7, func(i int) bool { return i%3 == 0 }, nil), ""},
-			"99 unsigned":                   {101, script(101, ends(101), nil), ""},
-			"100 unsigned":                  {102, script(102, ends(102), nil), BadAnswer},
-			"first unsigned":                {3, script(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
-			"last unsigned":                 {3, script(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
-			"an unsigned one changed":       {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
-			"an unsigned one says an error": {4, script(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
+			"each signed":                   {5, send(5, func(int) bool { return true }, nil), ""},
+			"first and last signed":         {5, send(5, ends(5), nil), ""},
+			"every third signed":            {7, send(7, func(i int) bool { return i%3 == 0 }, nil), ""},
+			"99 unsigned":                   {101, send(101, ends(101), nil), ""},
+			"100 unsigned":                  {102, send(102, ends(102), nil), BadAnswer},
+			"first unsigned":                {3, send(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
+			"last unsigned":                 {3, send(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
+			"an unsigned one changed":       {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
+			"an unsigned one says an error": {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
 		} {
-			c, f := client(t, tt.script)
-			tr, err := c.AXFR(t.Context())
-			if KindOf(err) != tt.want || (tr == nil) != (tt.want != "") {
-				t.Errorf("%s: %v, %v", name, tr, err)
-			}
-			if tr != nil && len(tr.Full) != tt.n-1 {
-				t.Errorf("%s: %d records, want %d", name, len(tr.Full), tt.n-1)
-			}
-			<-f.asked
-			<-f.done
+			wantAXFR(t, name, tt.script, 0, tt.want, tt.n-1)
 		}
 	})
 }
 
 func TestIXFRAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) }))
+		c, query := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, soa(7)) }))
 		tr, err := c.IXFR(t.Context(), 7)
 		if err != nil || tr.Serial != 7 || tr.Full != nil || tr.Steps != nil {
 			t.Errorf("%+v, %v", tr, err)
 		}
-		if q := <-f.asked; q.Question[0].Qtype != dns.TypeIXFR || q.Ns[0].(*dns.SOA).Serial != 7 {
+		if q := query(); q.Question[0].Qtype != dns.TypeIXFR || q.Ns[0].(*dns.SOA).Serial != 7 {
 			t.Errorf("asked %v", q)
 		}
 	})
@@ -312,11 +290,10 @@ func TestSerial(t *testing.T) {
 			records []string
 			want    uint32
 		}{"an SOA": {[]string{soa(7)}, 7}, "none": {nil, 0}, "another zone's": {[]string{"org. 60 IN SOA a. b. 7 1 1 1 1"}, 0}} {
-			c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) }))
+			c, _ := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Answer = rrs(t, tt.records...) }))
 			if n, err := c.Serial(t.Context()); n != tt.want || (err == nil) != (tt.want != 0) {
 				t.Errorf("%s: %d, %v", name, n, err)
 			}
-			<-f.asked
 		}
 	})
 }
@@ -335,11 +312,10 @@ func TestTXT(t *testing.T) {
 			"refused":  {dns.RcodeRefused, nil, 0, NotPermitted},
 			"SERVFAIL": {dns.RcodeServerFailure, nil, 0, ServerFailed},
 		} {
-			c, f := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) }))
+			c, _ := client(t, answers(t, func(m *dns.Msg, _ *dns.TSIG) { m.Rcode, m.Answer = tt.rcode, rrs(t, tt.records...) }))
 			if texts, err := c.TXT(t.Context(), "a.example.org."); len(texts) != tt.want || KindOf(err) != tt.kind {
 				t.Errorf("%s: %v, %v", name, texts, err)
 			}
-			<-f.asked
 		}
 	})
 }
