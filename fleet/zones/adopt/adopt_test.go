@@ -3,6 +3,7 @@ package adopt
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var start = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -76,9 +78,7 @@ func advance(t *testing.T, p *primary, e *Export, step Step) time.Time {
 	t.Helper()
 	for now := start; ; now = now.Add(Intervals * interval) {
 		a, err := e.Next(p.read(), now, interval)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		if e.Step == step {
 			return now.Add(Intervals * interval)
 		}
@@ -154,17 +154,8 @@ func TestPublished(t *testing.T) {
 			before := p.lines()
 			e := exported(t, p)
 			now := advance(t, p, e, Verifying)
-			me := zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}
-			write := func(host *Host, publish bool) {
-				want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: adopted}
-				if publish {
-					want.Addresses = host.addresses()
-				}
-				m := p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message
-				apply(p, m.Changes)
-			}
-			for i := range e.Hosts {
-				write(&e.Hosts[i], true)
+			for _, h := range e.Hosts {
+				p.publish(h.Name, adopted, h.addresses())
 			}
 			if a, err := e.Next(p.read(), now, interval); err != nil || !a.Done {
 				t.Errorf("published: %v, %+v", err, a)
@@ -173,8 +164,8 @@ func TestPublished(t *testing.T) {
 			if !errors.Is(err, ErrForeign) || len(a.Foreign) != 2 || !strings.Contains(a.Foreign[0], "is published by aaaaaaaa") {
 				t.Errorf("undone while published: %v, %+v", err, a)
 			}
-			for i := range e.Hosts {
-				write(&e.Hosts[i], false)
+			for _, h := range e.Hosts {
+				p.publish(h.Name, adopted, nil)
 			}
 			if left := p.set("app.example.org.", dns.TypeA); (len(left) == 0) != adopted {
 				t.Fatalf("left by the cluster: %v", left)
@@ -190,9 +181,11 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// apply makes changes of the package zone, which also delete whole RRsets.
-func apply(p *primary, changes []dns.RR) {
-	for _, rr := range changes {
+// publish does what a cluster does that publishes a host, or leaves it. Its changes also delete whole RRsets.
+func (p *primary) publish(host string, adopted bool, addresses []netip.Addr) {
+	me := zone.Writer{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}}
+	want := zone.Publication{Host: host, Strategy: zone.Simple, TTL: 60, Adopt: adopted, Addresses: addresses}
+	for _, rr := range p.read().Plan(me, zone.Memory{}, want.Normal()).Message.Changes {
 		if h := rr.Header(); h.Class == dns.ClassANY {
 			for _, k := range p.set(dns.CanonicalName(h.Name), h.Rrtype) {
 				delete(p.sets, k)
@@ -277,20 +270,24 @@ func TestDecodeRefuses(t *testing.T) {
 
 // A write that comes between the look at the zone and the message makes the server refuse it.
 func TestPrerequisites(t *testing.T) {
-	lines := []string{"app 300 A 192.0.2.7", "app 300 AAAA 2001:db8::7", `a-app 0 TXT "x"`, `aaaa-app 0 TXT "x"`}
-	for _, line := range lines {
+	// An address of a type that the export does not have refuses only what restores the host.
+	const another = "shop 60 AAAA 2001:db8::7"
+	for _, line := range []string{"app 300 A 192.0.2.7", "app 300 AAAA 2001:db8::7", `a-app 0 TXT "x"`, `aaaa-app 0 TXT "x"`, another} {
 		p := newPrimary(t, two...)
-		e, rr := exported(t, p), records(t, line)[0]
-		u := e.take(p.read(), 0)
+		e, rr, host := exported(t, p), records(t, line)[0], 0
+		if line == another {
+			host = 1
+		}
+		u := e.take(p.read(), host)
 		p.sets[key(rr)] = rr
-		if p.update(u) {
-			t.Errorf("%s: taken", line)
+		if p.update(u) != (line == another) {
+			t.Errorf("%s: taken: %t", line, line != another)
 		}
 		delete(p.sets, key(rr))
-		if !p.update(u) {
+		if line != another && !p.update(u) {
 			t.Errorf("%s: not taken", line)
 		}
-		u = e.restore(p.read(), 0)
+		u = e.restore(p.read(), host)
 		p.sets[key(rr)] = rr
 		if p.update(u) {
 			t.Errorf("%s: restored", line)
@@ -298,33 +295,17 @@ func TestPrerequisites(t *testing.T) {
 	}
 }
 
-// An address of a type that the export does not have refuses what restores the host, too.
-func TestPrerequisiteOfAnotherType(t *testing.T) {
-	p := newPrimary(t, two...)
-	e, rr := exported(t, p), records(t, "shop 60 AAAA 2001:db8::7")[0]
-	u := e.restore(p.read(), 1)
-	p.sets[key(rr)] = rr
-	if p.update(u) {
-		t.Error("restored")
-	}
-}
-
 // A host that a cluster publishes next to the other controller has the cluster's addresses, which must not be exported as the other's.
 func TestPublishedBefore(t *testing.T) {
 	p := newPrimary(t, two...)
-	me := zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}
 	host := exported(t, p).Hosts[1]
-	publish := func(host Host) {
-		want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: true, Addresses: host.addresses()}
-		apply(p, p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
-	}
-	publish(host)
+	p.publish(host.Name, true, host.addresses())
 	e := exported(t, p)
 	const reason = "published by aaaaaaaa: delete its DNSRecord first"
 	if len(e.Hosts) != 1 || len(e.Left) != 1 || e.Left[0].Reason != reason {
 		t.Errorf("%+v, left %+v", e.Hosts, e.Left)
 	}
-	publish(e.Hosts[0])
+	p.publish(e.Hosts[0].Name, true, e.Hosts[0].addresses())
 	_, err := New(e.Registry, p.read(), start)
 	if err == nil || !strings.Contains(err.Error(), "example.org.: neardns already publishes all 2 hosts of external-dns") ||
 		!strings.HasSuffix(err.Error(), reason) {

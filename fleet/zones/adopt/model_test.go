@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -101,17 +103,13 @@ func newModel(t *testing.T, seed uint64) *model {
 
 func (m *model) save(e *Export) {
 	data, err := e.Encode()
-	if err != nil {
-		m.Fatal(err)
-	}
+	testutil.Must(m, err)
 	m.file = data
 }
 
 func (m *model) load() *Export {
 	e, err := Decode(m.file)
-	if err != nil {
-		m.Fatal(err)
-	}
+	testutil.Must(m, err)
 	if again, err := e.Encode(); err != nil || !bytes.Equal(again, m.file) {
 		m.Fatalf("decoded and encoded: %v\n%s", err, again)
 	}

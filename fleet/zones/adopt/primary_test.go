@@ -19,6 +19,7 @@ type primary struct {
 	sets map[string]dns.RR
 }
 
+// newPrimary has a zone with an SOA, an NS, and these lines, in which names are relative to it.
 func newPrimary(t testing.TB, lines ...string) *primary {
 	p := &primary{t, map[string]dns.RR{}}
 	for _, rr := range records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...) {

@@ -6,22 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const origin = "example.org."
-
-// made returns a zone with an SOA, an NS, and these lines, in which names are relative to it.
-func made(t testing.TB, lines ...string) *zone.State {
-	t.Helper()
-	z, err := zone.Parse(origin, records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...))
-	testutil.Must(t, err)
-	return z
-}
 
 func records(t testing.TB, lines ...string) (rrs []dns.RR) {
 	t.Helper()
@@ -112,7 +102,7 @@ func TestRead(t *testing.T) {
 			for i, line := range tt.zone {
 				tt.zone[i] = strings.Replace(strings.Replace(line, " ", " 60 ", 1), ` 60 "`, ` 60 TXT "`, 1)
 			}
-			hosts, left, _, err := tt.registry.Read(made(t, tt.zone...))
+			hosts, left, _, err := tt.registry.Read(newPrimary(t, tt.zone...).read())
 			if (err == nil) != (tt.fault == "") || err != nil && !strings.Contains(err.Error(), tt.fault) {
 				t.Fatal(err)
 			}
@@ -124,18 +114,14 @@ func TestRead(t *testing.T) {
 				name := strings.TrimSuffix(strings.TrimSuffix(h.Name, origin), ".")
 				have = append(have, fmt.Sprintf("%s: %d, %d", name, len(h.Records), len(h.Registry)))
 			}
-			if d := cmp.Diff(tt.hosts, have); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "hosts", tt.hosts, have)
 			for i, l := range left {
 				stays = append(stays, l.Record)
 				if i < len(tt.left) && strings.HasPrefix(l.Record, tt.left[i]) {
 					stays[i] = tt.left[i]
 				}
 			}
-			if d := cmp.Diff(tt.left, stays); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "left", tt.left, stays)
 		})
 	}
 }
@@ -143,17 +129,13 @@ func TestRead(t *testing.T) {
 func TestRegistryIsChecked(t *testing.T) {
 	for _, r := range []Registry{{}, {From: "k8gb"}, {From: ExternalDNS}, {From: Kuadrant, Owner: "me"},
 		{From: ExternalDNS, Owner: "me", Prefix: "a", Suffix: "b"}} {
-		if err := r.Validate(); err == nil || !strings.Contains(err.Error(), "--") {
-			t.Errorf("%+v: %v", r, err)
-		}
+		testutil.WantError(t, r.Validate(), "--", fmt.Sprintf("%+v", r))
 	}
 }
 
 func TestNoHost(t *testing.T) {
-	_, err := New(Registry{From: ExternalDNS, Owner: "me"}, made(t, "app 1 A 192.0.2.1", "a-app 0 TXT "+yours), start)
-	if err == nil || !strings.Contains(err.Error(), `other owners in it: ["you"]`) {
-		t.Error(err)
-	}
+	_, err := New(Registry{From: ExternalDNS, Owner: "me"}, newPrimary(t, "app 1 A 192.0.2.1", "a-app 0 TXT "+yours).read(), start)
+	testutil.WantError(t, err, `other owners in it: ["you"]`)
 }
 
 // A DNSRecord has one TTL, of at least a second.
@@ -184,7 +166,7 @@ func TestExclusion(t *testing.T) {
 		{[]string{"x.app 1 CNAME www", "cname-x.app 0 TXT " + mine}, "Attention: this also stops external-dns for x.app.example.org,"},
 		{[]string{"www 1 CNAME app", "cname-www 0 TXT " + mine}, "--exclude-domains=app.example.org\n"},
 	} {
-		e, err := New(Registry{From: ExternalDNS, Owner: "me"}, made(t, slices.Concat(lines, tt.more)...), start)
+		e, err := New(Registry{From: ExternalDNS, Owner: "me"}, newPrimary(t, slices.Concat(lines, tt.more)...).read(), start)
 		below := strings.Contains(tt.want, "Attention") == strings.Contains(e.Exclusion(), "Attention")
 		if err != nil || !below || !strings.Contains(e.Exclusion(), tt.want) {
 			t.Errorf("%v, %v", err, e.Exclusion())
