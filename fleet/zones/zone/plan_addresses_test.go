@@ -34,8 +34,7 @@ func TestWildcardLevelMoves(t *testing.T) {
 		if h := p.read().Hosts[host]; len(h.Levels["ie"]) != 2 || len(h.Levels["cluster1"]) != 1 {
 			t.Fatalf("%+v", h)
 		}
-		st := p.read().Plan(self, Memory{}, want)
-		if st.Conflict != nil || !p.update(st.Message) || p.read().Dropped(&st) != nil {
+		if st := p.write("cluster1", want); p.read().Dropped(&st) != nil {
 			t.Fatalf("%+v", st)
 		}
 		n, s := names{origin}, p.read()
@@ -49,7 +48,7 @@ func TestWildcardLevelMoves(t *testing.T) {
 			t.Errorf("%+v", again)
 		}
 		for _, id := range []string{"cluster1", "cluster2"} {
-			p.update(p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, Publication{Host: host}).Message)
+			p.write(id, Publication{Host: host})
 		}
 		if left := p.records(); len(left) > 0 {
 			t.Errorf("left over: %v", left)
@@ -69,11 +68,7 @@ func TestForeignAddressesStay(t *testing.T) {
 			}
 			change := func(id string, pub Publication) {
 				t.Helper()
-				st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, pub)
-				if st.Conflict != nil || !p.update(st.Message) {
-					t.Fatalf("%s: %+v", id, st)
-				}
-				after := p.read()
+				st, after := p.write(id, pub), p.read()
 				again := after.Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, pub)
 				if after.Dropped(&st) != nil || after.Ignored != 0 || !again.Done() {
 					t.Fatalf("%s is not at rest: %+v", id, again)
@@ -112,11 +107,11 @@ func TestAdoptLater(t *testing.T) {
 	p := &primary{t, map[string][]dns.RR{}}
 	p.add(rrs(t, "www.example.org. 300 IN A 192.0.2.1")[0])
 	for _, adopt := range []bool{false, true} {
-		if st := p.read().Plan(self, Memory{}, edit(www, func(p *Publication) { p.Adopt = adopt })); st.Message.Empty() || !p.update(st.Message) {
+		if st := p.write("cluster1", edit(www, func(p *Publication) { p.Adopt = adopt })); st.Message.Empty() {
 			t.Fatalf("adopt %v: %+v", adopt, st)
 		}
 	}
-	p.update(p.read().Plan(self, Memory{}, Publication{Host: www.Host}).Message)
+	p.write("cluster1", Publication{Host: www.Host})
 	if left := p.records(); len(left) > 0 {
 		t.Errorf("%v", left)
 	}

@@ -13,19 +13,12 @@ import (
 func TestTTLConverges(t *testing.T) {
 	p := &primary{t, map[string][]dns.RR{}}
 	ids := []string{"cluster1", "cluster2", "cluster3"}
-	send := func(id string, want Publication) (noted bool) {
-		st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, want)
-		if st.Conflict != nil || !p.update(st.Message) {
-			t.Fatalf("%s: %+v", id, st)
-		}
-		return len(st.Notes) > 0
-	}
 	for i, id := range ids {
-		send(id, edit(www, func(p *Publication) { p.Addresses = many(3)[i : i+1] }))
+		p.write(id, edit(www, func(p *Publication) { p.Addresses = many(3)[i : i+1] }))
 	}
 	for i, id := range ids {
 		want := edit(www, func(p *Publication) { p.TTL, p.Addresses = 300, many(6)[i+3:i+4] })
-		if noted := send(id, want); noted != (i < 2) {
+		if noted := len(p.write(id, want).Notes) > 0; noted != (i < 2) {
 			t.Errorf("%s: a disagreement is noted: %v", id, noted)
 		}
 		if !slices.Contains(p.read().addresses(www.Host), want.Addresses[0]) {
@@ -51,22 +44,16 @@ func TestStrategyConverges(t *testing.T) {
 			return edit(wwwB, func(p *Publication) { p.Addresses = addresses }).under(s)
 		}
 		p := &primary{t, map[string][]dns.RR{}}
-		send := func(id string, want Publication) Step {
-			st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, want)
-			if !st.Message.Empty() && !p.update(st.Message) {
-				t.Fatalf("%s: %+v", id, st)
-			}
-			return st
-		}
 		ids, all := []string{"cluster1", "cluster2", "cluster3"}, many(7)
 		for i, id := range ids {
-			send(id, of(from, all[i:i+1]))
+			p.write(id, of(from, all[i:i+1]))
 		}
 		for i, id := range ids {
-			if st := send("cluster4", of(to, all[6:])); st.Conflict == nil || st.Conflict.Reason != ConflictingStrategy {
+			late := Writer{Identity: Identity{"cluster4", "x"}}
+			if st := p.read().Plan(late, Memory{}, of(to, all[6:])); st.Conflict == nil || st.Conflict.Reason != ConflictingStrategy {
 				t.Errorf("%s: a new cluster does not wait: %+v", to, st)
 			}
-			if noted := len(send(id, of(to, all[i+3:i+4])).Notes) > 0; noted != (i < 2) {
+			if noted := len(p.write(id, of(to, all[i+3:i+4])).Notes) > 0; noted != (i < 2) {
 				t.Errorf("%s: a disagreement is noted: %v", id, noted)
 			}
 			if !slices.Contains(p.read().addresses(www.Host), all[i+3]) {
@@ -74,17 +61,15 @@ func TestStrategyConverges(t *testing.T) {
 			}
 		}
 		for i, id := range ids { // what comes with the strategy: names of regions and clusters, or none
-			send(id, of(to, all[i+3:i+4]))
+			p.write(id, of(to, all[i+3:i+4]))
 		}
-		send("cluster4", of(to, all[6:]))
+		p.write("cluster4", of(to, all[6:]))
 		h := p.read().Hosts[www.Host]
 		if h.Strategy != to || len(h.Addresses) != 4 || len(h.Levels) != map[Strategy]int{Simple: 0, LoadBalanced: 5}[to] {
 			t.Errorf("%+v", h)
 		}
 		for _, id := range append(ids, "cluster4") {
-			if st := send(id, Publication{Host: www.Host}); st.Conflict != nil {
-				t.Errorf("%+v", st)
-			}
+			p.write(id, Publication{Host: www.Host})
 		}
 		if left := p.records(); len(left) > 0 {
 			t.Errorf("left over: %v", left)
@@ -101,8 +86,8 @@ func TestTTLOfOlderVersion(t *testing.T) {
 		}
 		p.add(rr)
 	}
-	st := p.read().Plan(self, Memory{}, edit(www, func(p *Publication) { p.TTL = 300 }))
-	if len(st.Notes) != 1 || !strings.Contains(st.Notes[0].Message, "60 by cluster2; 300 by cluster1") || !p.update(st.Message) {
+	st := p.write("cluster1", edit(www, func(p *Publication) { p.TTL = 300 }))
+	if len(st.Notes) != 1 || !strings.Contains(st.Notes[0].Message, "60 by cluster2; 300 by cluster1") {
 		t.Fatalf("%+v", st)
 	}
 	if h := p.read().Hosts[www.Host]; h.TTL != 60 || len(h.Owners) != 2 {

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // show writes a message as a person would: prerequisites with ?, additions with +, deletions with -.
@@ -141,9 +142,7 @@ func TestPlan(t *testing.T) {
 			}
 			// TestPlanGuardsAgainstCNAME checks the prerequisites about CNAMEs.
 			got := slices.DeleteFunc(show(st.Message), func(l string) bool { return strings.HasPrefix(l, "?no") && strings.HasSuffix(l, " CNAME") })
-			if d := cmp.Diff(tt.plan, got, comparable); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "the message", tt.plan, got, comparable)
 		})
 	}
 }
@@ -326,16 +325,9 @@ func TestDropped(t *testing.T) {
 	// An address from before the clusters has a reference of its own: the last cluster deletes it, and the next one writes it again.
 	p := &primary{t, map[string][]dns.RR{}}
 	p.add(rrs(t, "www.example.org. 60 IN A 192.0.2.1")[0])
-	plan := func(w Writer, want Publication) (st Step) {
-		st = p.read().Plan(w, Memory{}, want)
-		if !p.update(st.Message) {
-			t.Fatalf("refused: %v", show(st.Message))
-		}
-		return st
-	}
-	plan(self, www)
-	leave = plan(self, Publication{Host: www.Host})
-	plan(Writer{Identity: Identity{"cluster2", "x"}}, www)
+	p.write("cluster1", www)
+	leave = p.write("cluster1", Publication{Host: www.Host})
+	p.write("cluster2", www)
 	if left := p.read().Dropped(&leave); left != nil {
 		t.Errorf("the next cluster's reference is named: %v", left)
 	}
@@ -346,9 +338,7 @@ func TestPlanRemoval(t *testing.T) {
 	s := with(t, claimOf("cluster1", wwwB), claimOf("cluster2", wwwB))
 	want := show(s.Plan(self, Memory{}, Publication{Host: www.Host}).Message)
 	st := s.PlanRemoval(www.Host, "cluster1")
-	if d := cmp.Diff(want, show(st.Message)); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "the message", want, show(st.Message))
 	if hosts := s.Of("cluster1"); len(hosts) != 1 || hosts[0] != www.Host || s.Of("cluster9") != nil {
 		t.Errorf("%v", hosts)
 	}

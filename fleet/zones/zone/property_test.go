@@ -114,6 +114,16 @@ func (p *primary) records() (all []dns.RR) {
 	return all
 }
 
+// write takes what a cluster wants, planned on the zone as it is, without a conflict.
+func (p *primary) write(id string, want Publication) Step {
+	p.t.Helper()
+	st := p.read().Plan(Writer{Identity: Identity{id, "x"}}, Memory{}, want)
+	if st.Conflict != nil || !p.update(st.Message) {
+		p.t.Fatalf("%s: %+v", id, st)
+	}
+	return st
+}
+
 func (p *primary) read() *State { return parsed(p.t, p.records()...) }
 
 // writer is one cluster: what it wants, what it remembers, and what it read last, perhaps long ago.

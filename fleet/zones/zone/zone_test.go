@@ -110,25 +110,17 @@ func TestComposeParse(t *testing.T) {
 			if h == nil || len(s.Hosts) != 1 || s.Ignored != 0 {
 				t.Fatalf("hosts %v, %d ignored", s.Hosts, s.Ignored)
 			}
-			if d := cmp.Diff(c, h.Claims[c.Cluster], comparable); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "the claim", c, h.Claims[c.Cluster], comparable)
 			if h.Strategy != c.Strategy || h.TTL != c.TTL || len(h.Owners) != 1 || h.Owners[0] != c.Cluster {
 				t.Errorf("%s %d owned by %v", h.Strategy, h.TTL, h.Owners)
 			}
-			if d := cmp.Diff(c.Addresses, h.Addresses, comparable); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "addresses", c.Addresses, h.Addresses, comparable)
 			for _, a := range c.Addresses {
-				if d := cmp.Diff([]Reference{{c.Cluster, c.Geo}}, h.References[a]); d != "" {
-					t.Error(a, d)
-				}
+				testutil.Equal(t, a.String(), []Reference{{c.Cluster, c.Geo}}, h.References[a])
 			}
 			if c.Strategy == LoadBalanced && c.Target == "" {
 				for _, label := range []string{c.Geo, c.Cluster} {
-					if d := cmp.Diff(c.Addresses, h.Levels[label], comparable); d != "" {
-						t.Error(label, d)
-					}
+					testutil.Equal(t, label, c.Addresses, h.Levels[label], comparable)
 				}
 			}
 			if c.Target != "" && h.Targets[c.Cluster] != c.Target {
@@ -164,9 +156,7 @@ func TestNames(t *testing.T) {
 			"192-0-2-1.r.r._shared._neardns.example.org.", "ie.klb.r.example.org."},
 	} {
 		got := []string{n.claim(host, "aaaaaaaa"), n.owners(host), n.strategy(host), n.references(host, netip.MustParseAddr("192.0.2.1")), n.level(host, "ie")}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Error(host, d)
-		}
+		testutil.Equal(t, host, want, got)
 		for i, k := range []kind{claimName, ownersName, strategyName, referencesName, levelName} {
 			if p := n.place(got[i]); p.kind != k || p.host != host {
 				t.Errorf("%s is read as %+v", got[i], p)
@@ -232,20 +222,10 @@ func TestValidate(t *testing.T) {
 		},
 	} {
 		p := good
-		if spoil(&p); !strings.Contains(errText(p.Validate(origin)), want) {
-			t.Errorf("%+v: %v, without %q", p, p.Validate(origin), want)
-		}
+		spoil(&p)
+		testutil.WantError(t, p.Validate(origin), want)
 	}
-	if err := good.Validate(origin); err != nil {
-		t.Error(err)
-	}
-}
-
-func errText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
+	testutil.Check(t, good.Validate(origin))
 }
 
 func TestNormal(t *testing.T) {
@@ -254,9 +234,7 @@ func TestNormal(t *testing.T) {
 	n := p.Normal()
 	want := Publication{Host: "www.example.org.", Geo: "geo-eu", Target: "lb.example.com.", Addresses: addrs("192.0.2.1", "192.0.2.2"),
 		Health: &Health{Host: "a.example.org."}}
-	if d := cmp.Diff(want, n, comparable); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "normal", want, n, comparable)
 	if p.Health.Host != "A.example.org" || p.Addresses[0] != netip.MustParseAddr("192.0.2.2") {
 		t.Error("the publication itself was changed")
 	}
