@@ -2,10 +2,8 @@ package zonewriter_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,7 +15,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -30,23 +27,19 @@ func TestRestore(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
 		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
-		a.set(t, simple("www", "192.0.2.1"))
-		a.set(t, simple("old", "192.0.2.1"))
-		a.clean(t)
+		a.put(t, simple("www", "192.0.2.1"), simple("old", "192.0.2.1"))
 		restore := s.Snapshot()
 		pa, pb := simple("www", "192.0.2.3"), simple("www", "192.0.2.4")
 		a.set(t, pa)
 		b.set(t, pb)
-		a.Remove("old." + origin)
-		a.clean(t)
+		a.leave(t, "old."+origin)
 		b.clean(t)
 		restore()
 		testutil.Eventually(t, func() error {
 			z := read(t, s)
-			if h := z.Hosts["www."+origin]; h == nil || len(h.Addresses) != 2 || h.Addresses[0] != netip.MustParseAddr("192.0.2.3") || z.Hosts["old."+origin] != nil {
-				return fmt.Errorf("%+v, %+v", h, z.Hosts["old."+origin])
-			}
-			return nil
+			h := z.Hosts["www."+origin]
+			return testutil.ErrorIf(h == nil || len(h.Addresses) != 2 || h.Addresses[0] != netip.MustParseAddr("192.0.2.3") || z.Hosts["old."+origin] != nil,
+				"%+v, %+v", h, z.Hosts["old."+origin])
 		})
 		a.clean(t)
 		b.clean(t)
@@ -57,8 +50,7 @@ func TestRestore(t *testing.T) {
 // BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, no cluster tries on and on, and room
 // that becomes free is used.
 func TestFull(t *testing.T) {
-	zoneserver.Require(t, zoneserver.BIND)
-	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{})
+	s := serve(t, zoneserver.BIND, zoneserver.Config{})
 	var all []*cluster
 	for i := range 2 {
 		c := start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute})
@@ -69,9 +61,7 @@ func TestFull(t *testing.T) {
 		c.set(t, p)
 		all = append(all, c)
 	}
-	for _, c := range all {
-		c.clean(t)
-	}
+	cleanAll(t, all)
 	z := read(t, s)
 	if h := z.Hosts["www."+origin]; len(h.Addresses) != 100 || len(h.Held()) != 150 || len(h.References) != 150 {
 		t.Errorf("%d served, %d held", len(h.Addresses), len(h.Held()))
@@ -91,10 +81,8 @@ func TestFull(t *testing.T) {
 	all[0].Remove("www." + origin)
 	all[0].clean(t)
 	testutil.Eventually(t, func() error {
-		if h := read(t, s).Hosts["www."+origin]; len(h.Addresses) != 75 || len(h.Levels) != 0 {
-			return fmt.Errorf("%d served, levels %v", len(h.Addresses), h.Levels)
-		}
-		return nil
+		h := read(t, s).Hosts["www."+origin]
+		return testutil.ErrorIf(len(h.Addresses) != 75 || len(h.Levels) != 0, "%d served, levels %v", len(h.Addresses), h.Levels)
 	})
 }
 
@@ -103,19 +91,10 @@ func TestAway(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		var dials atomic.Int64
 		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Poll: 20 * time.Millisecond,
-			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-				dials.Add(1)
-				return new(net.Dialer).DialContext(ctx, network, address)
-			}})
-		a.set(t, simple("www", "192.0.2.1"))
-		a.clean(t)
+			Dial: (&tap{before: func(context.Context) error { dials.Add(1); return nil }}).dial})
+		a.put(t, simple("www", "192.0.2.1"))
 		s.Kill()
-		testutil.Eventually(t, func() error {
-			if a.Zone().Err == nil {
-				return errors.New("nobody noticed")
-			}
-			return nil
-		})
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(a.Zone().Err == nil, "nobody noticed") })
 		if st, _ := a.Status("www." + origin); !st.Programmed {
 			t.Errorf("what was read back is doubted: %+v", st)
 		}
@@ -139,43 +118,25 @@ func TestAway(t *testing.T) {
 // A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights
 // it. How soon a cluster queries a primary that was away: TestLongAway.
 func TestCutOff(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	var cut atomic.Bool
 	var all []*cluster
 	want := map[string][]zone.Publication{}
 	for i := range 4 {
 		o := zonewriter.Options{Identity: id(i), Heartbeat: time.Second, Remove: true}
 		if i == 3 {
-			o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-				if cut.Load() {
-					return nil, errors.New("cut off")
-				}
-				return new(net.Dialer).DialContext(ctx, network, address)
-			}
+			o.Dial = (&tap{before: func(context.Context) error { return testutil.ErrorIf(cut.Load(), "cut off") }}).dial
 		}
 		c, p := start(t, s, o), simple("www", fmt.Sprintf("192.0.2.%d", i))
 		c.set(t, p)
 		all, want[c.id] = append(all, c), []zone.Publication{p}
 	}
-	for _, c := range all {
-		c.clean(t)
-	}
+	cleanAll(t, all)
 	for range 2 {
 		cut.Store(true)
-		testutil.Eventually(t, func() error {
-			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
-				return fmt.Errorf("owners %v", h.Owners)
-			}
-			return nil
-		})
+		owners(t, s, 3)
 		cut.Store(false)
-		testutil.Eventually(t, func() error {
-			if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 4 {
-				return fmt.Errorf("owners %v", h.Owners)
-			}
-			return nil
-		})
+		owners(t, s, 4)
 		exact(t, read(t, s), want)
 	}
 }
@@ -268,13 +229,7 @@ func TestTooLarge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 				c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Records: 60})
-				c.set(t, simple("www", "192.0.2.1"))
-				c.clean(t)
-				neighbour := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
-				send := func(changes ...dns.RR) {
-					t.Helper()
-					testutil.Eventually(t, func() error { return neighbour.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
-				}
+				c.put(t, simple("www", "192.0.2.1"))
 				var added []dns.RR
 				txt := slices.Repeat([]string{strings.Repeat("x", min(grow.octets, 250))}, max(grow.octets/250, 1))
 				for range 8 {
@@ -282,14 +237,11 @@ func TestTooLarge(t *testing.T) {
 					for range grow.names {
 						step = append(step, &dns.TXT{Hdr: dns.RR_Header{Name: fmt.Sprintf("n%d.%s", len(added)+len(step), origin), Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: txt})
 					}
-					send(step...)
+					byHand(t, s, step...)
 					added = append(added, step...)
 					testutil.Eventually(t, func() error { // by increments where the server has them
 						z := c.Zone()
-						if z.Err == nil && z.State.Serial != serial(t, neighbour) {
-							return fmt.Errorf("serial %d was read", z.State.Serial)
-						}
-						return nil
+						return testutil.ErrorIf(z.Err == nil && z.State.Serial != read(t, s).Serial, "serial %d was read", z.State.Serial)
 					})
 				}
 				changed := simple("www", "192.0.2.2")
@@ -305,18 +257,11 @@ func TestTooLarge(t *testing.T) {
 					for i, rr := range some {
 						some[i] = &dns.ANY{Hdr: dns.RR_Header{Name: rr.Header().Name, Rrtype: dns.TypeANY, Class: dns.ClassANY}}
 					}
-					send(some...)
+					byHand(t, s, some...)
 				}
 				c.clean(t)
 				exact(t, read(t, s), map[string][]zone.Publication{c.id: {changed}})
 			})
 		})
 	}
-}
-
-func serial(t *testing.T, c *rfc2136.Client) uint32 {
-	t.Helper()
-	n, err := c.Serial(t.Context())
-	testutil.Must(t, err)
-	return n
 }

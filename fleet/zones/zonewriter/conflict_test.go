@@ -3,7 +3,6 @@ package zonewriter_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -48,14 +47,10 @@ func TestOwnKeys(t *testing.T) {
 		for i := 1; i <= 2; i++ {
 			c := start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute, Key: keyOf(s.Key(id(i).Cluster))})
 			pubs := []zone.Publication{balanced("www", "ie", "192.0.2.9", fmt.Sprintf("192.0.2.%d", i)), simple("app", fmt.Sprintf("2001:db8::%d", i))}
-			for _, p := range pubs {
-				c.set(t, p)
-			}
+			c.set(t, pubs...)
 			all, want[c.id] = append(all, c), pubs
 		}
-		for _, c := range all {
-			c.clean(t)
-		}
+		cleanAll(t, all)
 		exact(t, read(t, s), want)
 		moved := balanced("www", "geo-eu", "192.0.2.9")
 		all[0].set(t, moved)
@@ -66,9 +61,7 @@ func TestOwnKeys(t *testing.T) {
 			c.Remove("www." + origin)
 			c.Remove("app." + origin)
 		}
-		for _, c := range all {
-			c.clean(t)
-		}
+		cleanAll(t, all)
 		exact(t, read(t, s), nil)
 	})
 }
@@ -132,8 +125,7 @@ func TestTwoStrategies(t *testing.T) {
 			winner.Remove(pa.Host)
 			loser.becomes(t, pa.Host, "")
 			winner.clean(t)
-			loser.Remove(pa.Host)
-			loser.clean(t)
+			loser.leave(t, pa.Host)
 			if round == 4 {
 				exact(t, read(t, s), nil)
 			}
@@ -148,8 +140,7 @@ func TestClone(t *testing.T) {
 		t.Run(instance, func(t *testing.T) {
 			s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
 			a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-			a.set(t, simple("www", "192.0.2.1"))
-			a.clean(t)
+			a.put(t, simple("www", "192.0.2.1"))
 			clone := start(t, s, zonewriter.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Minute})
 			clone.set(t, simple("www", "192.0.2.2"))
 			if instance != "i1" {
@@ -170,13 +161,9 @@ func TestClone(t *testing.T) {
 // A cluster that was installed again, into another namespace, is another instance. It writes nothing as long as the old one may live, and
 // has the old one's hosts when that has been silent for six heartbeats.
 func TestTakeover(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	old := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Second})
-	for _, host := range []string{"www", "forgotten"} {
-		old.set(t, simple(host, "192.0.2.1"))
-	}
-	old.clean(t)
+	old.put(t, simple("www", "192.0.2.1"), simple("forgotten", "192.0.2.1"))
 	again := zone.Identity{Cluster: id(1).Cluster, Instance: "anew"}
 	anew := start(t, s, zonewriter.Options{Identity: again, Heartbeat: time.Second})
 	p := simple("www", "192.0.2.2")
@@ -190,23 +177,18 @@ func TestTakeover(t *testing.T) {
 		if state := anew.Zone().State; state != nil {
 			beats[state.Beats[old.id]] = true
 		}
-		if len(beats) < 9 {
-			return fmt.Errorf("%d heartbeats were seen", len(beats))
-		}
-		return nil
+		return testutil.ErrorIf(len(beats) < 9, "%d heartbeats were seen", len(beats))
 	})
 	old.stop()
 	anew.becomes(t, p.Host, "")
-	anew.Remove("forgotten." + origin)
-	anew.clean(t)
+	anew.leave(t, "forgotten."+origin)
 	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
 }
 
 // A dead cluster is removed by one of the others, whole and exact; it joins again when it comes back. If two of four clusters are silent,
 // none is removed.
 func TestRemoval(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	var all []*cluster
 	want := map[string][]zone.Publication{}
 	var taps [4]tap
@@ -216,41 +198,28 @@ func TestRemoval(t *testing.T) {
 		if i == 3 {
 			pubs = append(pubs, simple("alone", "192.0.2.3"))
 		}
-		for _, p := range pubs {
-			c.set(t, p)
-		}
+		c.set(t, pubs...)
 		all, want[c.id] = append(all, c), pubs
 	}
-	for _, c := range all {
-		c.clean(t)
-	}
+	cleanAll(t, all)
 	all[3].stop()
 	want[all[3].id] = want[all[3].id][1:] // the only address of its host stays
-	testutil.Eventually(t, func() error {
-		if h := read(t, s).Hosts["www."+origin]; len(h.Owners) != 3 {
-			return fmt.Errorf("owners %v", h.Owners)
-		}
-		return nil
-	})
+	owners(t, s, 3)
 	exact(t, read(t, s), want)
 	for i := range taps[:3] {
 		taps[i].wantGuards(t, read(t, s), all[i].id, all[3].id)
 	}
 	back := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Second, Remove: true})
 	p := balanced("www", "ie", "192.0.2.3", "192.0.2.100")
-	back.set(t, p)
-	back.set(t, simple("alone", "192.0.2.3"))
-	back.clean(t)
+	back.put(t, p, simple("alone", "192.0.2.3"))
 	want[back.id] = append(want[back.id], p)
 	exact(t, read(t, s), want)
 
 	back.stop()
 	all[0].stop()
 	testutil.Eventually(t, func() error {
-		if d := all[1].Zone().Silent[back.id]; d < 12*time.Second {
-			return fmt.Errorf("silent for %s", d)
-		}
-		return nil
+		d := all[1].Zone().Silent[back.id]
+		return testutil.ErrorIf(d < 12*time.Second, "silent for %s", d)
 	})
 	exact(t, read(t, s), want)
 	if d := all[1].Zone().Dead; len(d) != 2 {
@@ -264,7 +233,7 @@ func TestBusyNeighbour(t *testing.T) {
 		neighbour := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
 		var busy atomic.Bool
 		changes := 0
-		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		wire := &tap{before: func(ctx context.Context) error {
 			if busy.Load() {
 				rr := func(class uint16, n int) dns.RR {
 					return &dns.TXT{Hdr: dns.RR_Header{Name: "192-0-2-1.a0.r._shared._neardns." + origin, Rrtype: dns.TypeTXT, Class: class}, Txt: []string{fmt.Sprintf("n%d", n)}}
@@ -274,8 +243,9 @@ func TestBusyNeighbour(t *testing.T) {
 				}
 				changes++
 			}
-			return new(net.Dialer).DialContext(ctx, network, address)
-		}})
+			return nil
+		}}
+		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: wire.dial})
 		hosts := []string{"a0", "b1", "b2", "b3", "b4", "b5"}
 		for _, h := range hosts {
 			c.set(t, simple(h, "192.0.2.1"))
@@ -306,8 +276,7 @@ func TestWildcard(t *testing.T) {
 		for i := range 120 {
 			many.Addresses = append(many.Addresses, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
 		}
-		c.set(t, many)
-		c.clean(t)
+		c.put(t, many)
 		z := read(t, s)
 		for _, host := range []string{"*.shop", "*"} {
 			if h := z.Hosts[host+"."+origin]; len(h.Levels["ie"]) != 2 || len(h.Levels[c.id]) != 2 {

@@ -55,10 +55,8 @@ func TestNameServers(t *testing.T) {
 						got = append(got, a.AAAA.String())
 					}
 				}
-				if slices.Sort(got); !slices.Equal(got, addresses) {
-					return fmt.Errorf("%v, want %v", got, addresses)
-				}
-				return nil
+				slices.Sort(got)
+				return testutil.ErrorIf(!slices.Equal(got, addresses), "%v, want %v", got, addresses)
 			})
 		}
 		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
@@ -70,11 +68,9 @@ func TestNameServers(t *testing.T) {
 			a.clean(t)
 			b.clean(t)
 			refers(child, server, "192.0.2.1", "192.0.2.2", "2001:db8::1")
-			a.set(t, simple(host, "192.0.2.3"))
-			a.clean(t)
+			a.put(t, simple(host, "192.0.2.3"))
 			refers(child, server, "192.0.2.2", "192.0.2.3", "2001:db8::1")
-			b.Remove(server + origin)
-			b.clean(t)
+			b.leave(t, server+origin)
 			refers(child, server, "192.0.2.3")
 		}
 	})

@@ -24,9 +24,7 @@ func TestRemovedMeanwhile(t *testing.T) {
 			} else {
 				zone = slices.Concat([]dns.RR{soa(t, 1)}, mine, []dns.RR{soa(t, 1)}) // without the dead cluster
 			}
-			if err := testutil.Reply(c, m, zone...); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, testutil.Reply(c, m, zone...))
 		})})
 		p.state = parsed(t, 1, slices.Concat(mine, Published(t, other, publication("a", "192.0.2.2")), Published(t, other, publication("b", "192.0.2.2")))...)
 		if !p.removeOne(t.Context(), other.Cluster, []string{other.Cluster}) || updates != 2 {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,9 +100,7 @@ func TestCostOfLook(t *testing.T) {
 			if whole {
 				answer = []dns.RR{soa(t, 2), soa(t, 2)}
 			}
-			if err := testutil.Reply(c, m, answer...); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, testutil.Reply(c, m, answer...))
 		})})
 		for _, want := range []time.Duration{cost, 0} {
 			p.state = parsed(t, 1)
@@ -144,7 +141,5 @@ func TestMetricsEnd(t *testing.T) {
 		"neardns_zone_record_spec_updates_total b.example.",
 		"neardns_zone_serial b.example.",
 	}
-	if !slices.Equal(left, want) {
-		t.Errorf("left are\n%q, want\n%q", left, want)
-	}
+	testutil.Equal(t, "left are", want, left)
 }

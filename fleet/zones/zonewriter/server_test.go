@@ -28,8 +28,7 @@ const origin = zoneserver.DefaultZone
 func onEach(t *testing.T, config zoneserver.Config, f func(t *testing.T, s *zoneserver.Server)) {
 	for _, kind := range zoneserver.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
-			zoneserver.Require(t, kind)
-			s := zoneserver.Start(t, kind, config)
+			s := serve(t, kind, config)
 			defer func() {
 				if t.Failed() {
 					t.Log(s.Process().Output())
@@ -38,6 +37,13 @@ func onEach(t *testing.T, config zoneserver.Config, f func(t *testing.T, s *zone
 			f(t, s)
 		})
 	}
+}
+
+// serve starts a server of one kind, and skips the test where that is not installed.
+func serve(t *testing.T, kind zoneserver.Kind, config zoneserver.Config) *zoneserver.Server {
+	t.Helper()
+	zoneserver.Require(t, kind)
+	return zoneserver.Start(t, kind, config)
 }
 
 func keyOf(k zoneserver.Key) rfc2136.KeyFunc {
@@ -53,7 +59,8 @@ type cluster struct {
 	stop func() // ends it as kill -9 does: nothing is cleaned
 }
 
-func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options) *cluster {
+// start runs a publisher, which begins with pubs.
+func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options, pubs ...zone.Publication) *cluster {
 	t.Helper()
 	o.Zone, o.Server = origin, s.Addr().String()
 	if o.Key == nil {
@@ -69,9 +76,10 @@ func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options) *cluster {
 	testutil.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { p.Run(ctx) })
 	c := &cluster{p, o.Identity.Cluster, func() { cancel(); wg.Wait() }}
 	t.Cleanup(c.stop)
+	c.set(t, pubs...)
+	wg.Go(func() { p.Run(ctx) })
 	return c
 }
 
@@ -87,9 +95,25 @@ func simple(host string, addrs ...string) zone.Publication {
 	return p
 }
 
-func (c *cluster) set(t *testing.T, p zone.Publication) {
+func (c *cluster) set(t *testing.T, pubs ...zone.Publication) {
 	t.Helper()
-	testutil.Must(t, c.Set(p))
+	for _, p := range pubs {
+		testutil.Must(t, c.Set(p))
+	}
+}
+
+// put publishes, and waits until that is in the zone.
+func (c *cluster) put(t *testing.T, pubs ...zone.Publication) {
+	t.Helper()
+	c.set(t, pubs...)
+	c.clean(t)
+}
+
+// leave removes a host, and waits until that is out of the zone.
+func (c *cluster) leave(t *testing.T, host string) {
+	t.Helper()
+	c.Remove(host)
+	c.clean(t)
 }
 
 // settle waits until the cluster is as it should be, and returns what is in a conflict.
@@ -113,6 +137,13 @@ func (c *cluster) clean(t *testing.T) {
 	})
 }
 
+// byHand makes changes with the operator's key, as a person does.
+func byHand(t *testing.T, s *zoneserver.Server, changes ...dns.RR) {
+	t.Helper()
+	hand := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+	testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
+}
+
 func read(t *testing.T, s *zoneserver.Server) *zone.State {
 	t.Helper()
 	var rrs []dns.RR
@@ -123,6 +154,22 @@ func read(t *testing.T, s *zoneserver.Server) *zone.State {
 	st, err := zone.Parse(origin, rrs)
 	testutil.Must(t, err)
 	return st
+}
+
+func cleanAll(t *testing.T, all []*cluster) {
+	t.Helper()
+	for _, c := range all {
+		c.clean(t)
+	}
+}
+
+// owners waits until so many clusters own the host www.
+func owners(t *testing.T, s *zoneserver.Server, n int) {
+	t.Helper()
+	testutil.Eventually(t, func() error {
+		h := read(t, s).Hosts["www."+origin]
+		return testutil.ErrorIf(len(h.Owners) != n, "owners %v", h.Owners)
+	})
 }
 
 // exact compares a zone with what the living clusters publish: addresses are the union, references exact, and nothing else is there.
@@ -182,27 +229,21 @@ func TestJoinChangeLeave(t *testing.T) {
 		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
 
 		pa = simple("www", "192.0.2.3")
-		a.set(t, pa)
-		a.clean(t)
+		a.put(t, pa)
 		exact(t, read(t, s), map[string][]zone.Publication{a.id: {pa}, b.id: {pb}})
 
 		pb.Addresses = pa.Addresses
-		b.set(t, pb)
-		b.clean(t)
-		a.Remove(pa.Host)
-		a.clean(t)
+		b.put(t, pb)
+		a.leave(t, pa.Host)
 		exact(t, read(t, s), map[string][]zone.Publication{b.id: {pb}})
 		if st, _ := a.Status(pa.Host); !st.Left || st.Programmed {
 			t.Errorf("%+v", st)
 		}
-		b.Remove(pb.Host)
-		b.clean(t)
+		b.leave(t, pb.Host)
 		exact(t, read(t, s), nil)
 		testutil.Eventually(t, func() error { // 18 s after a server that was busy
-			if b := read(t, s).Beats; len(b) > 0 {
-				return fmt.Errorf("heartbeats stay: %v", b)
-			}
-			return nil
+			b := read(t, s).Beats
+			return testutil.ErrorIf(len(b) > 0, "heartbeats stay: %v", b)
 		})
 	})
 }

@@ -1,12 +1,7 @@
 package zonewriter_test
 
 import (
-	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,50 +17,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
-
-// weary dials a server. For the updates that fails chooses, its connections answer SERVFAIL themselves and send nothing.
-type weary struct {
-	fails  atomic.Pointer[func(*dns.Msg) bool]
-	failed atomic.Int64
-}
-
-func (w *weary) set(fails func(*dns.Msg) bool) { w.fails.Store(&fails) }
-
-func (w *weary) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &wearyConn{Conn: c, way: w}, err
-}
-
-type wearyConn struct {
-	net.Conn
-	way    *weary
-	answer []byte
-}
-
-func (c *wearyConn) Write(b []byte) (int, error) {
-	var m dns.Msg
-	if err := m.Unpack(b[2:]); err != nil {
-		return 0, err
-	}
-	if fails := c.way.fails.Load(); m.Opcode != dns.OpcodeUpdate || fails == nil || !(*fails)(&m) {
-		return c.Conn.Write(b)
-	}
-	c.way.failed.Add(1)
-	answer, err := new(dns.Msg).SetRcode(&m, dns.RcodeServerFailure).Pack()
-	c.answer = append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)
-	return len(b), err
-}
-
-func (c *wearyConn) Read(b []byte) (int, error) {
-	if c.answer == nil {
-		return c.Conn.Read(b)
-	}
-	n := copy(b, c.answer)
-	if c.answer = c.answer[n:]; n == 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
 
 func every(*dns.Msg) bool { return true }
 
@@ -89,32 +40,25 @@ func neverFull(t *testing.T, c *cluster, host string, done func(zonewriter.Statu
 // A server answers SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as
 // for a server that is away, its hosts together, gives the reason, and is whole soon after.
 func TestServerFails(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	other := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
 	taken := simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3")
-	other.set(t, taken)
-	other.clean(t)
+	other.put(t, taken)
 
-	way := new(weary)
+	way := new(tap)
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
 	app := simple("app", "192.0.2.9")
-	c.set(t, app)
-	c.clean(t)
+	c.put(t, app)
 	way.set(every)
 	all := []zone.Publication{app, simple("www", "192.0.2.4", "192.0.2.5")}
 	for n := range 30 {
 		all = append(all, simple(fmt.Sprintf("h%02d", n), "192.0.2.4"))
 	}
-	for _, p := range all {
-		c.set(t, p)
-	}
+	c.set(t, all...)
 	www := "www." + origin
 	neverFull(t, c, www, func(st zonewriter.Status) error {
-		if st.Conflict == nil || st.Conflict.Reason != "ServerFailed" || way.failed.Load() < 12 {
-			return fmt.Errorf("%d updates, %+v", way.failed.Load(), st)
-		}
-		return nil
+		return testutil.ErrorIf(st.Conflict == nil || st.Conflict.Reason != "ServerFailed" || way.failed.Load() < 12,
+			"%d updates, %+v", way.failed.Load(), st)
 	})
 	if st, _ := c.Status("h29." + origin); st.Conflict == nil || st.Conflict.Reason != "ServerFailed" || !strings.Contains(st.Conflict.Message, "heartbeat") {
 		t.Errorf("a host that waits says %+v", st.Conflict)
@@ -128,12 +72,7 @@ func TestServerFails(t *testing.T) {
 	var updates atomic.Int64
 	way.set(func(*dns.Msg) bool { updates.Add(1); return false })
 	for _, p := range all {
-		neverFull(t, c, p.Host, func(st zonewriter.Status) error {
-			if !st.Programmed {
-				return fmt.Errorf("%+v", st)
-			}
-			return nil
-		})
+		neverFull(t, c, p.Host, func(st zonewriter.Status) error { return testutil.ErrorIf(!st.Programmed, "%+v", st) })
 	}
 	// When the next try is: TestLongAway. Hosts that each waited by themselves would need an update each.
 	if n := updates.Load(); n > 8 {
@@ -145,29 +84,22 @@ func TestServerFails(t *testing.T) {
 // A server takes heartbeats, and fails at whatever has to do with one host. That host waits, and no set is taken to be full; the others are
 // in the zone.
 func TestHostFails(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	other := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
 	taken := simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3")
-	other.set(t, taken)
-	other.clean(t)
+	other.put(t, taken)
 
-	way := new(weary)
+	way := new(tap)
 	way.set(func(m *dns.Msg) bool {
 		return slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Name == "www.cluster02._neardns."+origin })
 	})
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
 	all := []zone.Publication{simple("app", "192.0.2.4"), simple("www", "192.0.2.4"), simple("zzz", "192.0.2.4")}
-	for _, p := range all {
-		c.set(t, p)
-	}
+	c.set(t, all...)
 	c.becomes(t, "app."+origin, "")
 	c.becomes(t, "zzz."+origin, "")
 	neverFull(t, c, "www."+origin, func(st zonewriter.Status) error {
-		if st.Conflict == nil || st.Conflict.Reason != "ServerFailed" {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+		return testutil.ErrorIf(st.Conflict == nil || st.Conflict.Reason != "ServerFailed", "%+v", st)
 	})
 	if n := way.failed.Load(); n > 40 {
 		t.Errorf("%d updates for a host that the server fails at", n)
@@ -179,14 +111,12 @@ func TestHostFails(t *testing.T) {
 
 // What a process finds of the one before it stays its own while a server fails at its changes: the zone is not called rolled back.
 func TestFailsAfterRestart(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	o := zonewriter.Options{Identity: id(1), Heartbeat: time.Minute}
 	c := start(t, s, o)
-	c.set(t, simple("www", "192.0.2.1"))
-	c.clean(t)
+	c.put(t, simple("www", "192.0.2.1"))
 	c.stop()
-	way := new(weary)
+	way := new(tap)
 	way.set(func(m *dns.Msg) bool { return !beats(m) })
 	o.Dial = way.dial
 	c = start(t, s, o)
@@ -203,33 +133,24 @@ func TestFailsAfterRestart(t *testing.T) {
 
 // A server that is busy for long, again and again, has no limit either: it takes what it failed at.
 func TestServerBusy(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	other := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-	other.set(t, simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3"))
-	other.clean(t)
-	way := new(weary)
+	other.put(t, simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3"))
+	way := new(tap)
 	var n atomic.Int64
 	way.set(func(m *dns.Msg) bool { return !beats(m) && n.Add(1)%11 < 9 }) // until it is judged
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
 	for i := range 4 {
 		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 10+i)))
-		neverFull(t, c, "www."+origin, func(st zonewriter.Status) error {
-			if !st.Programmed {
-				return fmt.Errorf("%+v", st)
-			}
-			return nil
-		})
+		neverFull(t, c, "www."+origin, func(st zonewriter.Status) error { return testutil.ErrorIf(!st.Programmed, "%+v", st) })
 	}
 }
 
 // A server's limit is learned whatever it is, it is used to the last, and a cluster that begins again next to a full set sees it, too.
 func TestAnotherLimit(t *testing.T) {
-	zoneserver.Require(t, zoneserver.BIND)
-	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{MaxRecords: 5})
+	s := serve(t, zoneserver.BIND, zoneserver.Config{MaxRecords: 5})
 	other := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-	other.set(t, simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"))
-	other.clean(t)
+	other.put(t, simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"))
 	o := zonewriter.Options{Identity: id(2), Heartbeat: time.Minute}
 	full := func(c *cluster) {
 		t.Helper()
@@ -244,8 +165,7 @@ func TestAnotherLimit(t *testing.T) {
 	c.set(t, want)
 	full(c)
 	// The limit is this host's alone: a small set that the server fails at is not full.
-	c.set(t, simple("app", "192.0.2.1"))
-	c.clean(t)
+	c.put(t, simple("app", "192.0.2.1"))
 	c.stop()
 	c = start(t, s, o)
 	c.set(t, want)
@@ -257,10 +177,8 @@ func TestAnotherLimit(t *testing.T) {
 	other.Remove("www." + origin)
 	testutil.Eventually(t, func() error {
 		h := read(t, s).Hosts["www."+origin]
-		if !slices.Equal(h.Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}) {
-			return errors.New("room is not used: " + fmt.Sprint(h.Addresses))
-		}
-		return nil
+		return testutil.ErrorIf(!slices.Equal(h.Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("192.0.2.12")}),
+			"room is not used: %v", h.Addresses)
 	})
 }
 
@@ -268,13 +186,11 @@ func TestAnotherLimit(t *testing.T) {
 // the next change, with the host, also for a process that knows nothing of it, and becomes whole with a key that may write it. The
 // neighbour whose key it is keeps an address that both publish.
 func TestPartly(t *testing.T) {
-	zoneserver.Require(t, zoneserver.PowerDNS)
-	s := zoneserver.Start(t, zoneserver.PowerDNS, zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}})
+	s := serve(t, zoneserver.PowerDNS, zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}})
 	www := "www." + origin
 	neighbour := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Key: keyOf(s.Key(id(1).Cluster))})
 	theirs := simple("www", "192.0.2.1")
-	neighbour.set(t, theirs)
-	neighbour.clean(t)
+	neighbour.put(t, theirs)
 	alone := map[string][]zone.Publication{neighbour.id: {theirs}}
 
 	var key atomic.Pointer[zoneserver.Key]
@@ -302,16 +218,14 @@ func TestPartly(t *testing.T) {
 	c.set(t, simple("www", "192.0.2.1", "192.0.2.3"))
 	c.becomes(t, www, zonewriter.NotPermitted)
 	served("[192.0.2.1 192.0.2.3]")
-	c.Remove(www)
-	c.clean(t)
+	c.leave(t, www)
 	exact(t, read(t, s), alone)
 
 	c.set(t, simple("www", "192.0.2.1", "192.0.2.4"))
 	c.becomes(t, www, zonewriter.NotPermitted)
 	c.stop()
 	c = start(t, s, o)
-	c.Remove(www)
-	c.clean(t)
+	c.leave(t, www)
 	exact(t, read(t, s), alone)
 
 	ours := simple("www", "192.0.2.1", "192.0.2.5")

@@ -9,28 +9,42 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// tap notes the kind of each message that a publisher sends, and its updates.
+// tap notes the kind of each message that a publisher sends, and its updates. It can lose answers, and fail in the server's place.
 type tap struct {
-	mu      sync.Mutex
+	before  func(context.Context) error // a connection is made; nil: nothing
+	failed  atomic.Int64                // updates for which fails was true
+	mu      sync.Mutex                  // guards what follows
 	kinds   []string
 	updates []*dns.Msg
-	lose    bool // the answer to the next update
+	lose    bool                // the answer to the next update
+	fails   func(*dns.Msg) bool // the updates that do not reach the server, but get SERVFAIL; nil: none
+}
+
+func (p *tap) set(fails func(*dns.Msg) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fails = fails
 }
 
 func (p *tap) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p.before != nil {
+		if err := p.before(ctx); err != nil {
+			return nil, err
+		}
+	}
 	c, err := new(net.Dialer).DialContext(ctx, network, address)
 	return &tapped{Conn: c, tap: p}, err
 }
@@ -67,81 +81,84 @@ func (p *tap) wantGuards(t *testing.T, z *zone.State, own, dead string) {
 
 type tapped struct {
 	net.Conn
-	tap  *tap
-	deaf bool
+	tap    *tap
+	answer []byte // in place of the server's; nil: none
 }
 
 func (c *tapped) Read(b []byte) (int, error) {
-	if c.deaf {
+	if c.answer == nil {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.answer)
+	if c.answer = c.answer[n:]; n == 0 {
 		return 0, io.ErrUnexpectedEOF
 	}
-	return c.Conn.Read(b)
+	return n, nil
 }
 
 func (c *tapped) Write(b []byte) (int, error) {
 	var m dns.Msg
-	if len(b) > 2 && int(binary.BigEndian.Uint16(b)) == len(b)-2 && m.Unpack(b[2:]) == nil {
-		kind := dns.OpcodeToString[m.Opcode]
-		if m.Opcode == dns.OpcodeQuery {
-			kind = dns.TypeToString[m.Question[0].Qtype]
-		}
-		c.tap.mu.Lock()
-		c.tap.kinds = append(c.tap.kinds, kind)
-		if m.Opcode == dns.OpcodeUpdate {
-			c.tap.updates = append(c.tap.updates, &m)
-			c.deaf, c.tap.lose = c.tap.lose, false
-		}
-		c.tap.mu.Unlock()
+	if len(b) > 2 && int(binary.BigEndian.Uint16(b)) == len(b)-2 && m.Unpack(b[2:]) == nil && c.note(&m) {
+		return len(b), nil
 	}
 	return c.Conn.Write(b)
 }
 
+// note notes a message, and reports whether the tap answers it in the server's place.
+func (c *tapped) note(m *dns.Msg) bool {
+	p := c.tap
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m.Opcode == dns.OpcodeQuery {
+		p.kinds = append(p.kinds, dns.TypeToString[m.Question[0].Qtype])
+		return false
+	}
+	p.kinds, p.updates = append(p.kinds, dns.OpcodeToString[m.Opcode]), append(p.updates, m)
+	if p.lose {
+		c.answer, p.lose = []byte{}, false
+	}
+	if p.fails == nil || !p.fails(m) {
+		return false
+	}
+	p.failed.Add(1)
+	wire, _ := new(dns.Msg).SetRcode(m, dns.RcodeServerFailure).Pack()
+	c.answer = append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)
+	return true
+}
+
 // A change is one message and one look at what became of it. Between changes only the serial is queried, and what this cluster wrote last.
 func TestMessages(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	wire := new(tap)
 	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Poll: time.Minute, Dial: wire.dial})
-	c.set(t, simple("www", "192.0.2.1"))
-	c.clean(t)
+	c.put(t, simple("www", "192.0.2.1"))
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE IXFR" {
 		t.Errorf("a join is %s", got)
 	}
 	c.set(t, simple("www", "192.0.2.1")) // nothing new
 	for n := range 3 {
-		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
-		c.clean(t)
+		c.put(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
 		if got := strings.Join(wire.take(), " "); got != "UPDATE IXFR" {
 			t.Errorf("a change is %s", got)
 		}
 	}
-	p, err := zonewriter.New(zonewriter.Options{Zone: origin, Server: s.Addr().String(), Key: keyOf(s.Operator()), Identity: id(3), Heartbeat: time.Minute,
-		Poll: time.Minute, Dial: wire.dial})
-	testutil.Must(t, err)
-	many := &cluster{Publisher: p, id: id(3).Cluster}
+	var hosts []zone.Publication
 	for n := range 60 { // more than one message, the first of which brings the heartbeat along
-		many.set(t, simple(fmt.Sprintf("h%d", n), "192.0.2.1"))
+		hosts = append(hosts, simple(fmt.Sprintf("h%d", n), "192.0.2.1"))
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { p.Run(ctx) })
+	many := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Minute, Poll: time.Minute, Dial: wire.dial}, hosts...)
 	many.clean(t)
-	cancel()
-	wg.Wait()
+	many.stop()
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE UPDATE UPDATE IXFR" {
 		t.Errorf("a join with 60 hosts is %s", got)
 	}
 	quiet := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: wire.dial})
-	quiet.set(t, simple("www", "192.0.2.9"))
-	quiet.clean(t)
+	quiet.put(t, simple("www", "192.0.2.9"))
 	wire.take()
 	testutil.Eventually(t, func() error {
 		wire.mu.Lock()
 		defer wire.mu.Unlock()
-		if len(wire.kinds) < 20 {
-			return fmt.Errorf("%v", wire.kinds)
-		}
-		return nil
+		return testutil.ErrorIf(len(wire.kinds) < 20, "%v", wire.kinds)
 	})
 	for _, kind := range wire.take() {
 		if kind != "SOA" && kind != "TXT" {
@@ -152,12 +169,10 @@ func TestMessages(t *testing.T) {
 
 // An update that had no answer may still take effect, be it later. The next one brings a heartbeat, which bars it.
 func TestUnanswered(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	wire := new(tap)
 	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: wire.dial})
-	c.set(t, simple("www", "192.0.2.1"))
-	c.clean(t)
+	c.put(t, simple("www", "192.0.2.1"))
 	beat := read(t, s).BeatAsRead(c.id)[0].Header().Name
 	beats := func(m *dns.Msg) bool {
 		return slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Name == beat })
@@ -166,8 +181,7 @@ func TestUnanswered(t *testing.T) {
 		wire.mu.Lock()
 		wire.updates, wire.lose = nil, lose
 		wire.mu.Unlock()
-		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
-		c.clean(t)
+		c.put(t, simple("www", fmt.Sprintf("192.0.2.%d", 2+n)))
 		testutil.Eventually(t, func() error {
 			wire.mu.Lock()
 			defer wire.mu.Unlock()
@@ -190,27 +204,19 @@ func TestUnanswered(t *testing.T) {
 func TestOverwritten(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-		c.set(t, simple("www", "192.0.2.1"))
-		c.clean(t)
-		hand := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
-		wipe := func() {
-			t.Helper()
-			gone := &dns.ANY{Hdr: dns.RR_Header{Name: "www." + origin, Rrtype: dns.TypeA, Class: dns.ClassANY}}
-			testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, []dns.RR{gone}) }) // PowerDNS may be busy
-		}
+		c.put(t, simple("www", "192.0.2.1"))
+		gone := &dns.ANY{Hdr: dns.RR_Header{Name: "www." + origin, Rrtype: dns.TypeA, Class: dns.ClassANY}}
 		there := func(want string) {
 			t.Helper()
 			testutil.Eventually(t, func() error {
-				if h := read(t, s).Hosts["www."+origin]; h == nil || fmt.Sprint(h.Addresses) != want {
-					return fmt.Errorf("%+v, want %s", h, want)
-				}
-				return nil
+				h := read(t, s).Hosts["www."+origin]
+				return testutil.ErrorIf(h == nil || fmt.Sprint(h.Addresses) != want, "%+v, want %s", h, want)
 			})
 		}
-		wipe()
+		byHand(t, s, gone)
 		there("[192.0.2.1]")
 		c.becomes(t, "www."+origin, "")
-		wipe()
+		byHand(t, s, gone)
 		st := c.becomes(t, "www."+origin, zonewriter.RecordsMissing)
 		if st.Since.IsZero() || st.Attempt == 0 || !strings.Contains(st.Conflict.Message, "written again at") {
 			t.Errorf("%+v, %+v", st, st.Conflict)
@@ -238,22 +244,17 @@ func TestByHand(t *testing.T) {
 			slices.Sort(out)
 			return out
 		}
-		hand := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
-		by := &dns.A{Hdr: dns.RR_Header{Name: www, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(198, 51, 100, 7)}
-		testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, []dns.RR{by}) }) // PowerDNS may be busy
+		byHand(t, s, &dns.A{Hdr: dns.RR_Header{Name: www, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(198, 51, 100, 7)})
 		o := zonewriter.Options{Identity: id(1), Heartbeat: time.Minute}
 		c := start(t, s, o)
-		c.set(t, simple("www", "192.0.2.1"))
-		c.clean(t)
+		c.put(t, simple("www", "192.0.2.1"))
 		if got := fmt.Sprint(addresses()); got != "[60 192.0.2.1 60 198.51.100.7]" {
 			t.Error(got)
 		}
 		c.stop()
 		c = start(t, s, o)
-		c.set(t, simple("www", "192.0.2.2"))
-		c.clean(t)
-		c.Remove(www)
-		c.clean(t)
+		c.put(t, simple("www", "192.0.2.2"))
+		c.leave(t, www)
 		if got, h := fmt.Sprint(addresses()), read(t, s).Hosts[www]; got != "[300 198.51.100.7]" || h != nil {
 			t.Errorf("%s; %+v", got, h)
 		}
@@ -262,8 +263,7 @@ func TestByHand(t *testing.T) {
 
 // Counters go up by what the primary took, exactly. Changes that wait for their turn share a message.
 func TestCounted(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
-	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	registry := prometheus.NewRegistry()
 	c := start(t, s, zonewriter.Options{Identity: id(1), Metrics: zonewriter.NewMetrics(registry), Poll: time.Hour})
 	counters := func() map[string]float64 {
@@ -294,20 +294,16 @@ func TestCounted(t *testing.T) {
 			}
 		}
 	}
-	c.set(t, simple("www", "192.0.2.1", "192.0.2.2"))
-	c.clean(t)
+	c.put(t, simple("www", "192.0.2.1", "192.0.2.2"))
 	want("join", map[string]float64{"writes": 1, "record_spec_updates": 1, "messages ok": 1})
-	c.set(t, simple("www", "192.0.2.1", "192.0.2.2"))
-	c.clean(t)
+	c.put(t, simple("www", "192.0.2.1", "192.0.2.2"))
 	want("nothing new", map[string]float64{"writes": 1, "record_spec_updates": 1, "messages ok": 1})
 	// The first message waits behind a primary that hangs. What comes meanwhile for ten hosts is one more.
 	s.Process().Stop()
 	c.set(t, simple("www", "192.0.2.2"))
 	testutil.Eventually(t, func() error {
-		if st, _ := c.Status("www." + origin); st.Messages != 2 {
-			return fmt.Errorf("www has %d messages, want 2", st.Messages)
-		}
-		return nil
+		st, _ := c.Status("www." + origin)
+		return testutil.ErrorIf(st.Messages != 2, "www has %d messages, want 2", st.Messages)
 	})
 	var burst []zone.Publication
 	for i := range 10 {
@@ -325,7 +321,6 @@ func TestCounted(t *testing.T) {
 	s.Process().Cont()
 	c.clean(t)
 	want("a burst", map[string]float64{"writes": 12, "record_spec_updates": 72, "deletes": 1, "messages ok": 3})
-	c.Remove("www." + origin)
-	c.clean(t)
+	c.leave(t, "www."+origin)
 	want("a leave", map[string]float64{"writes": 13, "record_spec_updates": 73, "deletes": 2, "prunes": 1, "messages ok": 4})
 }
