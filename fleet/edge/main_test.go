@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestUsage(t *testing.T) {
@@ -34,9 +35,7 @@ func TestUsage(t *testing.T) {
 // TestDeps: an edge faces the Internet. It uses no API server, and links nothing of the node's programs.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for dep := range strings.FieldsSeq(string(out)) {
 		for _, prefix := range []string{"k8s.io/", "sigs.k8s.io/", "github.com/cilium/ebpf", "github.com/google/nftables",
 			"github.com/neardns/neardns/agent", "github.com/neardns/neardns/plugins", "github.com/neardns/neardns/install"} {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // crowd is a host of 50 clusters with two addresses each.
@@ -38,8 +39,6 @@ func BenchmarkCompile(b *testing.B) {
 	records = append(records, base(b)...)
 	b.ReportMetric(float64(len(records)), "records")
 	for b.Loop() {
-		if err := take(records); err != nil {
-			b.Fatal(err)
-		}
+		testutil.Must(b, take(records))
 	}
 }

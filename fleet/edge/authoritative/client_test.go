@@ -31,7 +31,6 @@ func subnetOf(m *dns.Msg) *dns.EDNS0_SUBNET {
 func TestSubnet(t *testing.T) {
 	app := "app." + origin
 	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"))...))
-	s.SetLocator(world())
 	for name, row := range map[string]struct {
 		from, network, name string
 		want                string
@@ -130,14 +129,9 @@ func TestRate(t *testing.T) {
 func FuzzServe(f *testing.F) {
 	app := "app." + origin
 	s := serve(f, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(f), published(pub(app, "ie", 1, "192.0.2.1"), pub("*."+origin, "de", 1, "192.0.2.2"))...))
-	s.SetLocator(world())
 	for _, q := range []*dns.Msg{question(app, dns.TypeA), question("x."+origin, dns.TypeAAAA), withSubnet(question(app, dns.TypeA), "10.1.0.0/16"),
 		question(origin, dns.TypeAXFR), new(dns.Msg).SetNotify(origin), question(app, dns.TypeANY)} {
-		b, err := q.Pack()
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
+		f.Add(packed(f, q))
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		q := new(dns.Msg)

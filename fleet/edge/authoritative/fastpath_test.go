@@ -51,9 +51,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 	}
 	testutil.Must(t, err)
 	t.Cleanup(func() {
-		if err := p.chain.Close(true); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, p.chain.Close(true))
 	})
 	if p.hits = p.chain.FastPath(p.at); p.hits == nil {
 		t.Fatal("nobody stands before the chain")
@@ -72,7 +70,7 @@ func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool
 
 // slow queries the plugin chain, as package listener does. It returns nil if the DNS library does not accept the message as a query, or if
 // there is no answer.
-func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
+func (p *pair) slow(m []byte, from netip.Addr, overTCP bool) *dns.Msg {
 	if len(m) < 12 {
 		return nil
 	}
@@ -82,30 +80,12 @@ func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
 	if dns.DefaultMsgAcceptFunc(head) != dns.MsgAccept || r.Unpack(m) != nil {
 		return nil
 	}
-	w := &taker{remote: &net.UDPAddr{IP: from.AsSlice(), Port: 4000}}
-	if tcp {
-		w.remote = &net.TCPAddr{IP: from.AsSlice(), Port: 4000}
+	w := &writer{from: udp(from.String())}
+	if overTCP {
+		w.from = tcp(from.String())
 	}
 	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: from})
-	return w.got
-}
-
-// taker is a client of the chain.
-type taker struct {
-	dns.ResponseWriter
-	remote net.Addr
-	got    *dns.Msg
-}
-
-func (w *taker) LocalAddr() net.Addr  { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5353} }
-func (w *taker) RemoteAddr() net.Addr { return w.remote }
-func (w *taker) WriteMsg(m *dns.Msg) error {
-	b, err := m.Pack()
-	if err != nil {
-		return err
-	}
-	w.got = new(dns.Msg)
-	return w.got.Unpack(b)
+	return w.answer
 }
 
 // same queries both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are
@@ -122,8 +102,7 @@ func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bo
 		t.Fatalf("%s: %x: the chain says nothing, the way before it %x", what, m, got)
 	}
 	answer.Compress = true
-	want, err := answer.Pack()
-	testutil.Must(t, err)
+	want := packed(t, answer)
 	if name := answer.Question[0].Name; name != strings.ToLower(name) {
 		var ours dns.Msg
 		if err := ours.Unpack(got); err != nil || ours.Question[0].Name != name {
@@ -342,9 +321,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 				for _, tcp := range []bool{false, true} {
 					m := question(name+origin, qtype)
 					m.SetEdns0(1232, tcp)
-					b, err := m.Pack()
-					testutil.Must(t, err)
-					ask(b, tcp)
+					ask(packed(t, m), tcp)
 				}
 			}
 		}
@@ -380,8 +357,7 @@ func TestHitsAreLimited(t *testing.T) {
 	from := netip.MustParseAddr("10.1.0.1")
 	m := question("app."+origin, dns.TypeA)
 	m.SetEdns0(1232, false)
-	b, err := m.Pack()
-	testutil.Must(t, err)
+	b := packed(t, m)
 	var said []string
 	for range 8 {
 		got, ok := p.fast(b, from, false)
@@ -418,9 +394,7 @@ func TestNoAllocationOfHits(t *testing.T) {
 	b := make([]byte, 0, 4096)
 	for name, m := range map[string]*dns.Msg{"plain": question("app."+origin, dns.TypeA), "denied": question("app."+origin, dns.TypeAAAA),
 		"subnet": withSubnet(question("app."+origin, dns.TypeA), "10.2.3.0/24")} {
-		wire, err := m.Pack()
-		testutil.Must(t, err)
-		q := &fastpath.Query{Wire: wire, Client: resolver.Addr(), Received: time.Unix(0, 0)}
+		q := &fastpath.Query{Wire: packed(t, m), Client: resolver.Addr(), Received: time.Unix(0, 0)}
 		if allocs := testing.AllocsPerRun(1_000, func() {
 			p.draw += 1 << 50
 			if _, _, ok := p.hits.Answer(b, q); !ok {

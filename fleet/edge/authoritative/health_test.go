@@ -34,7 +34,7 @@ func TestHealth(t *testing.T) {
 		"a cluster":            {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.6"}, "192.0.2.3", "192.0.2.5"},
 		"all: as if well, all": {[]string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.5", "192.0.2.6"}, "192.0.2.1 192.0.2.2", "192.0.2.5 192.0.2.6"},
 	} {
-		z, err := authoritative.Compile(origin, records, func(of string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+		s := serveWatched(t, authoritative.Options{}, records, func(of string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
 			if of != origin || len(every(checks)) != 5 {
 				t.Errorf("%s: watched %s, %v", name, of, checks)
 			}
@@ -47,12 +47,6 @@ func TestHealth(t *testing.T) {
 			}
 			return out
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := authoritative.New(authoritative.Options{})
-		s.Set(z)
-		s.SetLocator(world())
 		for range 100 {
 			if got := said(put(t, s, udp("10.1.0.1"), question(app, dns.TypeA))); got != row.app {
 				t.Fatalf("%s: %q, want %q", name, got, row.app)
@@ -89,7 +83,6 @@ func TestTwoDefaults(t *testing.T) {
 	records := append(base(t), published(irish, german)...)
 	for range 2 {
 		s := serve(t, authoritative.Options{}, records)
-		s.SetLocator(world())
 		for range 200 {
 			if got := said(put(t, s, udp("10.9.0.1"), question(app, dns.TypeA))); got != "192.0.2.1" {
 				t.Fatalf("%q, want the cluster of DE", got)

@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A cluster without a health check whose heartbeat stands still for six periods is answered no more, unless there is no other or most
@@ -56,9 +57,7 @@ func TestSilentCluster(t *testing.T) {
 						}
 						z = append(z, rrs(t, fmt.Sprintf("cluster%02d._neardns 60 IN TXT v=1 n=%d inst=one every=60\n", i, counter))...)
 					}
-					if err := take(z); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(t, take(z))
 					return s.Current(origin)
 				}
 				answer := func() string { return said(put(t, s, udp("10.1.0.1"), question("www."+origin, dns.TypeA))) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coredns/coredns/plugin/file"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
@@ -75,19 +76,30 @@ func unwatched(string, map[string][]healthcheck.Check) map[healthcheck.Check]aut
 	return nil
 }
 
-func compile(t testing.TB, records []dns.RR) *authoritative.Zone {
-	t.Helper()
-	z, err := authoritative.Compile(origin, records, unwatched)
-	testutil.Must(t, err)
-	return z
-}
-
-// serve is a server of one zone.
+// serve is a server of one zone, with world as its locator.
 func serve(t testing.TB, o authoritative.Options, records []dns.RR) *authoritative.Server {
 	t.Helper()
+	return serveWatched(t, o, records, unwatched)
+}
+
+func serveWatched(t testing.TB, o authoritative.Options, records []dns.RR, watch authoritative.Watch) *authoritative.Server {
+	t.Helper()
+	z, err := authoritative.Compile(origin, records, watch)
+	testutil.Must(t, err)
 	s := authoritative.New(o)
-	s.Set(compile(t, records))
+	s.Set(z)
+	s.SetLocator(world())
 	return s
+}
+
+// plain is a plain server's zone with the same records.
+func plain(t testing.TB, records []dns.RR) *file.Zone {
+	t.Helper()
+	z := file.NewZone(origin, "")
+	for _, rr := range records {
+		testutil.Must(t, z.Insert(dns.Copy(rr)))
+	}
+	return z
 }
 
 // world has Irish, German and American networks.
@@ -99,7 +111,7 @@ func world() *geo.Locator {
 	return l
 }
 
-// writer takes one answer.
+// writer takes one answer, as it comes over the wire.
 type writer struct {
 	dns.ResponseWriter
 	from   net.Addr
@@ -111,11 +123,12 @@ func (w *writer) RemoteAddr() net.Addr { return w.from }
 func (w *writer) TsigStatus() error    { return nil }
 
 func (w *writer) WriteMsg(m *dns.Msg) error {
-	w.answer = m
-	if _, err := m.Pack(); err != nil {
+	b, err := m.Pack()
+	if err != nil {
 		return err
 	}
-	return nil
+	w.answer = new(dns.Msg)
+	return w.answer.Unpack(b)
 }
 
 func udp(from string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(from), Port: 4000} }
@@ -135,6 +148,13 @@ func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.
 }
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
+
+func packed(t testing.TB, m *dns.Msg) []byte {
+	t.Helper()
+	b, err := m.Pack()
+	testutil.Must(t, err)
+	return b
+}
 
 // withSubnet adds an EDNS client subnet.
 func withSubnet(q *dns.Msg, network string) *dns.Msg {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coredns/coredns/plugin/file"
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,7 +42,6 @@ ns.child 60 IN A 198.51.100.1
 text 60 IN TXT "text"
 `)...)
 	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{netip.MustParsePrefix("192.0.2.200/32")}}, records)
-	s.SetLocator(world())
 	const irish, bavarian, californian, japanese = "10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"
 	for name, row := range map[string]struct {
 		from, name string
@@ -133,7 +131,6 @@ func TestFull(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	app := "app." + origin
 	s := serve(t, authoritative.Options{}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"))...))
-	s.SetLocator(world())
 	put(t, s, udp("10.1.0.1"), question(app, dns.TypeA))
 	put(t, s, udp("10.2.0.1"), question(app, dns.TypeA))
 	put(t, s, udp("10.2.0.1"), question(app, dns.TypeTXT))
@@ -167,8 +164,7 @@ func TestCrowdedName(t *testing.T) {
 		records = append(records, &dns.A{Hdr: dns.RR_Header{Name: app, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
 	}
 	p := newPair(t, authoritative.Options{}, records, unwatched)
-	m, err := question(app, dns.TypeA).Pack()
-	testutil.Must(t, err)
+	m := packed(t, question(app, dns.TypeA))
 	seen := map[string]bool{}
 	for range 30 {
 		p.draw += 7_919 << 3
@@ -196,7 +192,6 @@ func TestConfigure(t *testing.T) {
 	app := "app." + origin
 	rate := authoritative.Rate{Answers: 1, Slip: 1}
 	s := serve(t, authoritative.Options{Rate: rate}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"))...))
-	s.SetLocator(world())
 	ask := func(from string) *dns.Msg {
 		return put(t, s, udp(from), withSubnet(question(app, dns.TypeA), "10.2.3.0/24"))
 	}
@@ -231,8 +226,7 @@ func TestDS(t *testing.T) {
 	p := newPair(t, authoritative.Options{}, base(t), unwatched)
 	p.Drop(origin)
 	testutil.Must(t, p.Taker(child, unwatched)(append(apex, step.Message.Changes...)))
-	wire, err := question(child, dns.TypeDS).Pack()
-	testutil.Must(t, err)
+	wire := packed(t, question(child, dns.TypeDS))
 	for _, row := range []struct{ above, want, denied string }{
 		{"", "", child},
 		{"child 60 IN NS ns\n", "", origin},
@@ -299,15 +293,11 @@ func TestBelowRedirections(t *testing.T) {
 	}
 	records := append(base(t), published(host("y.dn"), host("a.b.dn"), host("*.dn"), host("y.other"), host("x.sub"), host("*.sub"), host("dn"))...)
 	records = append(records, rrs(t, "dn 60 IN DNAME other\nsub 60 IN NS ns.sub\nns.sub 60 IN A 198.51.100.1\n")...)
-	plain := file.NewZone(origin, "")
-	for _, rr := range records {
-		testutil.Must(t, plain.Insert(dns.Copy(rr)))
-	}
-	s := serve(t, authoritative.Options{}, records)
+	s, reference := serve(t, authoritative.Options{}, records), plain(t, records)
 	for _, name := range []string{"y.dn", "a.b.dn", "z.dn", "*.dn", "dn", "x.sub", "z.sub", "*.sub", "sub", "y.other"} {
 		for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT} {
 			q := question(name+"."+origin, qtype)
-			answer, authority, _, _ := plain.Lookup(t.Context(), request.Request{W: &writer{}, Req: q, Zone: origin}, q.Question[0].Name)
+			answer, authority, _, _ := reference.Lookup(t.Context(), request.Request{W: &writer{}, Req: q, Zone: origin}, q.Question[0].Name)
 			m := put(t, s, udp("10.1.0.1"), q)
 			if want := said(&dns.Msg{Answer: answer}); said(&dns.Msg{Answer: m.Answer}) != want || len(m.Ns) != len(authority) && len(answer) == 0 {
 				t.Errorf("%s %s: %q, want %q:\n%v", name, dns.TypeToString[qtype], said(m), want, m)
@@ -326,8 +316,7 @@ func TestNegativeTTL(t *testing.T) {
 		app := "app." + origin
 		p := newPair(t, authoritative.Options{}, append(rrs(t, soa+"@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n"), published(pub(app, "ie", 1, "192.0.2.1"))...), unwatched)
 		for _, q := range []*dns.Msg{question("none."+origin, dns.TypeA), question(app, dns.TypeMX), question(app, dns.TypeAAAA)} {
-			wire, err := q.Pack()
-			testutil.Must(t, err)
+			wire := packed(t, q)
 			answers := []*dns.Msg{p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)}
 			if b, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
 				m := new(dns.Msg)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coredns/coredns/plugin/file"
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
 
@@ -26,19 +25,11 @@ func TestSubset(t *testing.T) {
 		records := append(randomZone(t, rng), base(t)...)
 		state, err := zone.Parse(origin, records)
 		testutil.Must(t, err)
-		z, err := authoritative.Compile(origin, records, sick(rng))
-		testutil.Must(t, err)
-		s := authoritative.New(authoritative.Options{})
-		s.Set(z)
-		s.SetLocator(world())
-		plain := file.NewZone(origin, "")
-		for _, rr := range records {
-			testutil.Must(t, plain.Insert(dns.Copy(rr)))
-		}
+		s, reference := serveWatched(t, authoritative.Options{}, records, sick(rng)), plain(t, records)
 		for _, name := range append(randomHosts(), "x."+origin, "y."+origin, "klb.a."+origin, "q.klb.a."+origin, "q.a."+origin, "q.q.a."+origin, "q."+origin, "f.a."+origin, "q.child."+origin, "q.e."+origin) {
 			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeNS} {
 				q := question(name, qtype)
-				want, _, _, result := plain.Lookup(t.Context(), request.Request{W: &writer{from: udp("10.1.0.1")}, Req: q, Zone: origin}, name)
+				want, _, _, result := reference.Lookup(t.Context(), request.Request{W: &writer{from: udp("10.1.0.1")}, Req: q, Zone: origin}, name)
 				for _, from := range []string{"10.1.0.1", "10.2.0.1", "10.3.0.1", "10.9.0.1"} {
 					m := put(t, s, udp(from), q.Copy())
 					asked++

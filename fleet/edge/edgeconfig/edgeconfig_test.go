@@ -41,11 +41,8 @@ func TestLoadEdge(t *testing.T) {
 	want := Default()
 	want.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")}
 	want.Zones = []Zone{{Name: "shared.example", Primary: nameserver.At(netip.MustParseAddr("192.0.2.53"))}}
-	same := []cmp.Option{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmpopts.EquateEmpty()}
-	if diff := cmp.Diff(&want, least, same...); diff != "" {
-		t.Error(diff)
-	}
+	same := []cmp.Option{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{}), cmpopts.EquateEmpty()}
+	testutil.Equal(t, "least", &want, least, same...)
 	full, err := loadEdge(leastEdge+`  
 - name: b.example
   primary: "[2001:db8::53]:5353"
@@ -68,10 +65,8 @@ log: {level: debug, format: json}
 	if z.Primary.Addr.String() != "[2001:db8::53]:5353" || z.Key != "/etc/neardns/keys/b" || z.Targets[1].String() != "2001:db8::1/128" || len(z.Notify) != 1 {
 		t.Errorf("%+v", z)
 	}
-	if diff := cmp.Diff(Geo{Region: geo.Place{"geo-eu", "ie"}, Ranges: []Range{{netip.MustParsePrefix("10.0.0.0/8"), geo.Place{"us-ca", "us"}}},
-		Database: "/var/lib/geo/db.mmdb", Resolvers: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, full.Geo, same...); diff != "" {
-		t.Error(diff)
-	}
+	testutil.Equal(t, "geo", Geo{Region: geo.Place{"geo-eu", "ie"}, Ranges: []Range{{netip.MustParsePrefix("10.0.0.0/8"), geo.Place{"us-ca", "us"}}},
+		Database: "/var/lib/geo/db.mmdb", Resolvers: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, full.Geo, same...)
 	if full.Rate.Answers != 50 || full.Rate.Slip != 3 || len(full.Rate.Exempt) != 1 || full.Roots != "/etc/ca.pem" || full.Limits != (Limits{7, 9}) ||
 		full.StateDir != "/data" || !full.JSON {
 		t.Errorf("%+v", full)

@@ -17,12 +17,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -199,9 +199,7 @@ func TestSet(t *testing.T) {
 		if !a[two].Well() { // one too many now
 			t.Error("what is not probed is sick")
 		}
-		if diff := cmp.Diff(map[string]int{"well": 0, "sick": 1, "unknown": 1, "refused": 2}, c.Counts()); diff != "" {
-			t.Error(diff)
-		}
+		testutil.Equal(t, "counts", map[string]int{"well": 0, "sick": 1, "unknown": 1, "refused": 2}, c.Counts())
 		c.Set("a.", nil, nil)
 		if again := c.Set("b.", by(one, three), ranges); again[one] != a[one] || again[one].Well() || again[three] == nil {
 			t.Error("a target that stays lost its state, or room that became free is not used")
@@ -319,7 +317,7 @@ func TestMetrics(t *testing.T) {
 	c := checker(t, quiet, healthcheck.Options{})
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(c.Collector())
-	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
 }

@@ -14,9 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // many are checks of n addresses of one /16.
@@ -112,16 +111,10 @@ func TestTooMany(t *testing.T) {
 			}
 			return out
 		}
-		want := func(what string, got, want map[string]int) {
-			t.Helper()
-			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("%s (-want +got):\n%s", what, d)
-			}
-		}
 		greedy := map[string][]healthcheck.Check{"one": many(1, 1000)}
 		first := c.Set("a.", greedy, ten)
-		want("alone", count(first), map[string]int{"1": 100})
-		want("probed alone", probed(), map[string]int{"1": 100})
+		testutil.Equal(t, "alone", map[string]int{"1": 100}, count(first))
+		testutil.Equal(t, "probed alone", map[string]int{"1": 100}, probed())
 		for check, target := range first {
 			if target.Well() {
 				t.Fatalf("%v is well", check)
@@ -129,7 +122,7 @@ func TestTooMany(t *testing.T) {
 		}
 
 		second := c.Set("b.", map[string][]healthcheck.Check{"two": many(2, 10), "three": many(3, 400)}, ten)
-		want("another zone", count(second), map[string]int{"2": 10, "3": 45})
+		testutil.Equal(t, "another zone", map[string]int{"2": 10, "3": 45}, count(second))
 		well := 0
 		for _, target := range first {
 			if target.Well() {
@@ -139,14 +132,14 @@ func TestTooMany(t *testing.T) {
 		if well != 55 {
 			t.Errorf("%d targets that nobody asks any more are taken to be well, want 55", well)
 		}
-		want("states", c.Counts(), map[string]int{"well": 0, "sick": 45, "unknown": 55, "refused": 1310})
+		testutil.Equal(t, "states", map[string]int{"well": 0, "sick": 45, "unknown": 55, "refused": 1310}, c.Counts())
 
-		want("probed beside another zone", probed(), map[string]int{"1": 45, "2": 10, "3": 45})
+		testutil.Equal(t, "probed beside another zone", map[string]int{"1": 45, "2": 10, "3": 45}, probed())
 
 		// Nine come that are before all others in order, and one goes that was probed.
 		greedy["one"] = append(many(0, 9), greedy["one"][1:]...)
 		again := c.Set("a.", greedy, ten)
-		want("again", count(again), map[string]int{"0": 1, "1": 44})
+		testutil.Equal(t, "again", map[string]int{"0": 1, "1": 44}, count(again))
 		for check, target := range again {
 			if check.Address.As4()[1] == 1 && first[check] != target {
 				t.Errorf("%v is another target than before", check)
@@ -163,7 +156,7 @@ func TestTooMany(t *testing.T) {
 		}
 		greedy["one"] = greedy["one"][1:]
 		c.Set("b.", nil, nil)
-		want("alone again", count(c.Set("a.", greedy, ten)), map[string]int{"0": 9, "1": 91})
+		testutil.Equal(t, "alone again", map[string]int{"0": 9, "1": 91}, count(c.Set("a.", greedy, ten)))
 	})
 }
 

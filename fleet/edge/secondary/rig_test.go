@@ -10,11 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -121,9 +121,7 @@ func (s *served) check(t *testing.T, when string, want []dns.RR) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if diff := cmp.Diff(texts(want), s.last); diff != "" {
-		t.Errorf("%s: %s", when, diff)
-	}
+	testutil.Equal(t, when, texts(want), s.last)
 }
 
 // run runs a copy until the test ends or stop is called.
