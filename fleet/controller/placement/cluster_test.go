@@ -3,10 +3,11 @@ package placement
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestRead(t *testing.T) {
@@ -39,7 +40,5 @@ func TestRead(t *testing.T) {
 		{Name: "failed", Ready: true}, {Name: "going", Ready: true, Cache: UnreadyCache}, {Name: "none"}, {Name: "one", Ready: true, Cache: ReadyCache},
 		{Name: "starting", Ready: true, Cache: UnreadyCache}, {Name: "two", Ready: true, Cache: ReadyCache},
 	}}
-	if diff := cmp.Diff(want, Read(nodes, pods, slices)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testutil.Equal(t, "the cluster", want, Read(nodes, pods, slices))
 }

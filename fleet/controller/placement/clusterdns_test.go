@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const (
@@ -134,9 +135,7 @@ func decideDNS(t *testing.T, cases map[string]dnsCase) {
 				write = ""
 			} else if d.Write {
 				text, err := json.Marshal(d.Spec)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(t, err)
 				write = string(text)
 			}
 			if write != c.write {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // at is a moment; a greater number is later.
@@ -23,9 +24,7 @@ func at(n int) metav1.Time { return metav1.NewTime(time.Unix(int64(1_000_000+n),
 
 func spec(t testing.TB, text string, into any) {
 	t.Helper()
-	if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, yaml.UnmarshalStrict([]byte(text), into))
 }
 
 func dnsZone(t testing.TB, age int, name, text string) (z v1alpha1.DNSZone) {

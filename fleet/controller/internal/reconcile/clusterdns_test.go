@@ -101,15 +101,7 @@ func (f *refusing) Apply(ctx context.Context, o runtime.ApplyConfiguration, _ ..
 // place sets spec.clusterDNS.
 func (r *rig) place(want *v1alpha1.ClusterDNS) {
 	r.t.Helper()
-	object := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
-	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
-		object.Spec.ClusterDNS = want
-		testutil.Must(r.t, r.store.Create(r.t.Context(), object))
-		return
-	}
-	object.Spec.ClusterDNS = want
-	object.Generation++
-	testutil.Must(r.t, r.store.Update(r.t.Context(), object))
+	r.edit(func(s *v1alpha1.NodeDNSSpec) { s.ClusterDNS = want })
 }
 
 func (r *rig) affinity() *corev1.Affinity {
@@ -182,9 +174,7 @@ func TestClusterDNSRefused(t *testing.T) {
 	}
 	server.get = forbidden
 	// The condition about its pods stays as it was decided last.
-	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available Available NotApplied WriteRefused" {
-		t.Errorf("%v, %s", err, r.reasons())
-	}
+	r.wantStep("Accepted Applied Available Available NotApplied WriteRefused")
 	// An account that may not read it owns no field to remove.
 	r.place(nil)
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available" || !r.gaveBack {
@@ -196,13 +186,9 @@ func TestClusterDNSRefused(t *testing.T) {
 func TestClusterDNSUnread(t *testing.T) {
 	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
 	server.get = errors.New("not now")
-	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available NotApplied WriteRefused" {
-		t.Errorf("%v, %s", err, r.reasons())
-	}
+	r.wantStep("Accepted Applied Available NotApplied WriteRefused")
 	server.get = nil
-	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available Available RollingOut AsExpected" {
-		t.Errorf("%v, %s", err, r.reasons())
-	}
+	r.wantStep("Accepted Applied Available Available RollingOut AsExpected")
 }
 
 // If another program keeps removing the field, the controller stops writing it for a while.

@@ -142,9 +142,8 @@ func TestStatusFirst(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	r.onState = func(*v1alpha1.NodeDNS) error { return errors.New("no") }
-	if _, err := r.step(); err == nil || !strings.Contains(err.Error(), "write the status of the NodeDNS: no") {
-		t.Errorf("error: %v", err)
-	}
+	_, err := r.step()
+	testutil.WantError(t, err, "write the status of the NodeDNS: no")
 	r.wantExcluded()
 }
 
@@ -161,9 +160,8 @@ func TestStaleLook(t *testing.T) {
 	}
 	r.wantExcluded()
 	r.onState = nil
-	if _, err := r.step(); err != nil || !slices.Equal(r.excluded(), []string{"w"}) {
-		t.Errorf("%v, excluded: %v", err, r.excluded())
-	}
+	r.mustStep()
+	r.wantExcluded("w")
 }
 
 // A node that changed since it was read is judged again.
@@ -182,9 +180,8 @@ func TestChangedNode(t *testing.T) {
 	if _, err := r.step(); err == nil {
 		t.Error("the patch of a changed node passes")
 	}
-	if _, err := r.step(); err != nil || len(r.excluded()) > 0 {
-		t.Errorf("%v, excluded: %v", err, r.excluded())
-	}
+	r.mustStep()
+	r.wantExcluded()
 }
 
 func TestDeadline(t *testing.T) {
@@ -197,14 +194,10 @@ func TestDeadline(t *testing.T) {
 		t.Fatalf("%+v, %v, %s", result, err, r.reasons())
 	}
 	r.now = r.now.Add(result.RequeueAfter)
-	if _, err := r.step(); err != nil || r.reasons() != "Accepted DeadlineExceeded NoReadyCache" {
-		t.Errorf("%v, %s", err, r.reasons())
-	}
+	r.wantStep("Accepted DeadlineExceeded NoReadyCache")
 	// Another placement has a deadline of its own.
 	r.apply(map[string]v1alpha1.LabelValue{"infra": "", "kubernetes.io/os": "linux"})
-	if _, err := r.step(); err != nil || r.reasons() != "Accepted NoReadyCache NoReadyCache" {
-		t.Errorf("%v, %s", err, r.reasons())
-	}
+	r.wantStep("Accepted NoReadyCache NoReadyCache")
 	if c := meta.FindStatusCondition(r.object().Status.Conditions, placement.ConditionApplied); !c.LastTransitionTime.Time.Equal(r.now) {
 		t.Errorf("the condition is of %s", c.LastTransitionTime)
 	}

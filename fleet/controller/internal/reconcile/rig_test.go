@@ -124,17 +124,24 @@ func (r *rig) wantExcluded(want ...string) {
 	}
 }
 
+// edit changes the NodeDNS's spec, and makes the object if there is none.
+func (r *rig) edit(change func(*v1alpha1.NodeDNSSpec)) {
+	r.t.Helper()
+	object := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1"}}
+	missing := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(object), object) != nil
+	change(&object.Spec)
+	if object.Generation++; missing {
+		testutil.Must(r.t, r.store.Create(r.t.Context(), object))
+	} else {
+		testutil.Must(r.t, r.store.Update(r.t.Context(), object))
+	}
+}
+
 func (r *rig) apply(selector map[string]v1alpha1.LabelValue) {
 	r.t.Helper()
-	want := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
-	want.Spec.NodePlacement.NodeSelector = selector
-	old := &v1alpha1.NodeDNS{}
-	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(want), old); err == nil {
-		old.Spec, old.Generation = want.Spec, old.Generation+1
-		testutil.Must(r.t, r.store.Update(r.t.Context(), old))
-	} else if err := r.store.Create(r.t.Context(), want); err != nil {
-		r.t.Fatal(err)
-	}
+	r.edit(func(s *v1alpha1.NodeDNSSpec) {
+		*s = v1alpha1.NodeDNSSpec{NodePlacement: v1alpha1.NodePlacement{NodeSelector: selector}}
+	})
 }
 
 func (r *rig) object() *v1alpha1.NodeDNS {
@@ -159,6 +166,14 @@ func (r *rig) mustStep() {
 	r.t.Helper()
 	_, err := r.step()
 	testutil.Must(r.t, err)
+}
+
+// wantStep takes a step, after which the conditions have these reasons.
+func (r *rig) wantStep(reasons string) {
+	r.t.Helper()
+	if _, err := r.step(); err != nil || r.reasons() != reasons {
+		r.t.Errorf("%v, %s, want %s", err, r.reasons(), reasons)
+	}
 }
 
 // settle runs Reconcile 51 times and daemonSet between; with restart, each of the first 50 times in a new process.

@@ -71,9 +71,8 @@ func (n *names) MustRegister(collectors ...prometheus.Collector) {
 // Alerts and dashboard use series and reasons that there are, and every metric has its place in the dashboard.
 func TestAlerts(t *testing.T) {
 	registered := &names{Registerer: prometheus.NewRegistry()}
-	if _, err := NewMetrics(registered); err != nil {
-		t.Fatal(err)
-	}
+	_, err := NewMetrics(registered)
+	testutil.Must(t, err)
 	zonewriter.NewMetrics(registered)
 	ours := regexp.MustCompile(`fqName: "(neardns_\w+)"`).FindAllStringSubmatch(registered.all.String(), -1)
 	known := map[string]bool{}

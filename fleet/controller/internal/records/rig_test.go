@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,7 +76,12 @@ type rig struct {
 	sick    map[string]bool // targets that refuse connections
 }
 
-// newRig must be called in a bubble (testing/synctest): the store and the checker of targets read the clock.
+// inBubble runs a test with a rig in a bubble (testing/synctest), because the store and the checker of targets read the clock.
+func inBubble(t *testing.T, test func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newRig(t)) })
+}
+
+// newRig must be called in a bubble.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, events: events.NewFakeRecorder(1000), now: time.Now(), stubs: map[string]*zoneStub{}, sick: map[string]bool{}}
@@ -187,11 +193,20 @@ func (r *rig) delete(object client.Object) {
 	testutil.Must(r.t, r.store.Delete(r.t.Context(), object))
 }
 
-func (r *rig) zone() *v1alpha1.DNSZone {
+// get reads an object that there is.
+func get[T client.Object](r *rig, namespace, name string, into T) T {
 	r.t.Helper()
-	out := &v1alpha1.DNSZone{}
-	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Name: "shared"}, out))
-	return out
+	testutil.Must(r.t, r.store.Get(r.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, into))
+	return into
+}
+
+func (r *rig) zone() *v1alpha1.DNSZone { return get(r, "", "shared", &v1alpha1.DNSZone{}) }
+
+func (r *rig) wantGone(name string) {
+	r.t.Helper()
+	if rec := r.record(name); rec != nil {
+		r.t.Errorf("%s is still there: %+v", name, rec)
+	}
 }
 
 func reasons(conditions []metav1.Condition) string {

@@ -98,9 +98,7 @@ func TestParseFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(c.text))
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%v\nwant %s", err, c.want)
-			}
+			testutil.WantError(t, err, c.want)
 			if err != nil && strings.Contains(err.Error(), "c2VjcmV0") {
 				t.Errorf("the error has the secret: %v", err)
 			}
@@ -161,9 +159,8 @@ spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 	if slices.Sort(lines); len(lines) != 1 || !strings.HasPrefix(lines[0], "DNSPolicy default/web is not accepted: TargetNotFound: ") {
 		t.Errorf("%q", lines)
 	}
-	if f, err = Parse([]byte(good + policy + gateway + made)); err != nil {
-		t.Fatal(err)
-	}
+	f, err = Parse([]byte(good + policy + gateway + made))
+	testutil.Must(t, err)
 	name := zones.Key{Namespace: "default", Name: "web"}
 	hosts := f.Plan.Zones["shared"].Hosts
 	if www := hosts["www.shared.example."]; len(hosts) != 2 || fmt.Sprint(www.Addresses) != "[192.0.2.7]" || www.TTL != 60 {
@@ -183,9 +180,8 @@ spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 	if p := f.Policies[name]; p.Reason != zones.TargetNotFound || !strings.Contains(p.Message, missing) {
 		t.Errorf("%+v", p)
 	}
-	if f, err = Parse([]byte(good + made)); err != nil {
-		t.Fatal(err)
-	}
+	f, err = Parse([]byte(good + made))
+	testutil.Must(t, err)
 	name.Name = "web-old"
 	if r := f.Plan.Records[name]; r.Reason != zones.NoAddresses || !strings.Contains(r.Message, missing) {
 		t.Errorf("%+v", r)

@@ -2,7 +2,6 @@ package zonefile
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -55,9 +54,7 @@ func TestCommands(t *testing.T) {
 			says := func(what string, do func(*testutil.Output) error, want ...string) {
 				t.Helper()
 				var out testutil.Output
-				if err := do(&out); err != nil {
-					t.Errorf("%s: %v", what, err)
-				}
+				testutil.Check(t, do(&out), what)
 				for _, w := range want {
 					if !strings.Contains(out.String(), w) {
 						t.Errorf("%s says:\n%s\nwant %q", what, out.String(), w)
@@ -107,9 +104,7 @@ func TestCommands(t *testing.T) {
 				"prereq yxrrset bbbbbbbb._neardns.shared.example. TXT", "update delete app.shared.example. A 192.0.2.3", "nothing was sent")
 			says("get still", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "192.0.2.2 192.0.2.3")
 			removes("bbbbbbbb")
-			if err := open(first).Remove(ctx, &testutil.Output{}, "bbbbbbbb", true, 0); err == nil || !strings.Contains(err.Error(), "has nothing of cluster bbbbbbbb") {
-				t.Errorf("remove once more: %v", err)
-			}
+			testutil.WantError(t, open(first).Remove(ctx, &testutil.Output{}, "bbbbbbbb", true, 0), "has nothing of cluster bbbbbbbb", "remove once more")
 			removes("aaaaaaaa") // it ended before it took its heartbeat away, or just after
 			rest, err := s.Transfer()
 			if err != nil || len(rest) != 3 {
@@ -136,18 +131,13 @@ func TestAlive(t *testing.T) {
 	wantText := func(out *testutil.Output, want string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
-			if !strings.Contains(out.String(), want) {
-				return fmt.Errorf("printed:\n%s\nwant %s", out, want)
-			}
-			return nil
+			return testutil.ErrorIf(!strings.Contains(out.String(), want), "printed:\n%s\nwant %s", out, want)
 		})
 	}
 	wantText(&out, `{"host":"app.shared.example.","programmed":true`)
 	v, err := Open(path, "")
 	testutil.Must(t, err)
-	if err := v.Remove(ctx, &testutil.Output{}, "aaaaaaaa", true, 3*time.Second); err == nil || !strings.Contains(err.Error(), ErrAlive.Error()) {
-		t.Errorf("a cluster that beats: %v", err)
-	}
+	testutil.WantError(t, v.Remove(ctx, &testutil.Output{}, "aaaaaaaa", true, 3*time.Second), ErrAlive.Error(), "a cluster that beats")
 	testutil.Must(t, os.WriteFile(path, []byte("kind: nonsense\n"), 0o600))
 	reread <- syscall.SIGHUP
 	wantText(&log, "what was not applied keeps its earlier content")
@@ -155,26 +145,22 @@ func TestAlive(t *testing.T) {
 	reread <- syscall.SIGHUP
 	testutil.Eventually(t, func() error {
 		var now testutil.Output
-		if err := v.Get(ctx, &now); err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1") {
-			return fmt.Errorf("%w\n%s", err, now.String())
-		}
-		return nil
+		err := v.Get(ctx, &now)
+		return testutil.ErrorIf(err != nil || !strings.Contains(now.String(), "192.0.2.7") || strings.Contains(now.String(), "192.0.2.1"),
+			"%w\n%s", err, now.String())
 	})
 	owners := func(watch time.Duration, state string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
 			var now testutil.Output
 			// At the end of a line, because the sentence below the table has the word "silent" too.
-			if err := v.Owners(t.Context(), &now, watch); err != nil || !strings.Contains(now.String(), " "+state+"\n") {
-				return fmt.Errorf("%w: not %s:\n%s", err, state, now.String())
-			}
-			return nil
+			err := v.Owners(t.Context(), &now, watch)
+			return testutil.ErrorIf(err != nil || !strings.Contains(now.String(), " "+state+"\n"),
+				"%w: not %s:\n%s", err, state, now.String())
 		})
 	}
 	owners(time.Second, "alive")
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, <-ended)
 	owners(zone.ReportAfter*time.Second, "silent")
 }

@@ -40,9 +40,7 @@ func TestRemoveWatches(t *testing.T) {
 					beat := zone.Beat{Counter: 1 + uint64(time.Since(begun)/row.every), Instance: "one", Period: period}
 					records = slices.Concat([]dns.RR{soa}, empty.PlanBeat("bbbbbbbb", beat), []dns.RR{soa})
 				}
-				if err := testutil.Reply(c, m, records...); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, testutil.Reply(c, m, records...))
 			})
 			v := &View{Zone: &v1alpha1.DNSZone{}, client: &rfc2136.Client{Zone: origin, Dial: dial}}
 			if err := v.Remove(t.Context(), &testutil.Output{}, "bbbbbbbb", true, 0); !errors.Is(err, row.want) || updates != row.updates {
