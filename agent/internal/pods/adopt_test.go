@@ -302,7 +302,5 @@ func TestScanLogsAReasonOnce(t *testing.T) {
 	}
 	testutil.Must(t, os.Remove(file))
 	k.scan(t.Context())
-	if len(k.failed) != 0 {
-		t.Errorf("a pod whose file is gone is remembered: %v", k.failed)
-	}
+	testutil.Equal(t, fmt.Sprintf("a pod whose file is gone is remembered: %v", k.failed), 0, len(k.failed))
 }

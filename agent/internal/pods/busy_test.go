@@ -90,9 +90,7 @@ func TestVerdictsBehindLock(t *testing.T) {
 	for id, want := range map[string]podstate.State{
 		"a": podstate.Waiting, "b": podstate.Waiting, "c": podstate.Bypassed, "old": podstate.Steered,
 	} {
-		if state := StateOf(n.states(id, "eth0")[0]); state != want {
-			t.Errorf("%s is %v, want %v", id, state, want)
-		}
+		testutil.Equal(t, id, want, StateOf(n.states(id, "eth0")[0]))
 	}
 
 	release()

@@ -1,7 +1,6 @@
 package pods
 
 import (
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"sync"
@@ -25,6 +24,14 @@ func keepCount(f podfile.File, old *kept) *kept {
 	return k
 }
 
+// namespaceOf is the namespace of an address's pod, empty if there is none.
+func namespaceOf(x *Index[kept], addr netip.Addr) string {
+	if k := x.Find(addr); k != nil {
+		return k.namespace
+	}
+	return ""
+}
+
 var podAddr = netip.MustParseAddr("10.244.1.5")
 
 func TestIndex(t *testing.T) {
@@ -44,14 +51,8 @@ func TestIndex(t *testing.T) {
 	is := func(addr netip.Addr, want string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
-			got := ""
-			if k := x.Find(addr); k != nil {
-				got = k.namespace
-			}
-			if got != want {
-				return fmt.Errorf("%s is of %q, want %q", addr, got, want)
-			}
-			return nil
+			got := namespaceOf(x, addr)
+			return testutil.ErrorIf(got != want, "%s is of %q, want %q", addr, got, want)
 		})
 	}
 	other := netip.MustParseAddr("fd00::5")
@@ -72,9 +73,7 @@ func TestIndex(t *testing.T) {
 	}
 	before := x.Find(podAddr).times
 	p.Outdate()
-	if k := x.Find(podAddr); k.times != before+1 {
-		t.Errorf("made %d times, not once more than %d", k.times, before)
-	}
+	testutil.Equal(t, "times that it was made", before+1, x.Find(podAddr).times)
 	// The pod goes, and another gets its address.
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	is(podAddr, "")
@@ -98,21 +97,15 @@ func TestIndexAddressOfADeadPod(t *testing.T) {
 	write(t, dir, dead)
 	p := registry(dir)
 	x := NewIndex(p, keepCount)
-	if k := x.Find(podAddr); k == nil || k.namespace != "shop" {
-		t.Errorf("alone: %+v", k)
-	}
+	testutil.Equal(t, "alone", "shop", namespaceOf(x, podAddr))
 	write(t, dir, podfile.File{ContainerID: "b", IfName: "eth0", PodNamespace: "data", Addresses: []netip.Addr{podAddr}, NetNS: ns.Path(), NetNSInode: inode})
 	p.Outdate()
-	if k := x.Find(podAddr); k == nil || k.namespace != "data" {
-		t.Errorf("beside a living one: %+v", k)
-	}
+	testutil.Equal(t, "next to a living one", "data", namespaceOf(x, podAddr))
 	dead.ContainerID = "c"
 	dead.NetNS, dead.NetNSInode = ns.Path(), inode
 	write(t, dir, dead)
 	p.Outdate()
-	if k := x.Find(podAddr); k != nil {
-		t.Errorf("of two living ones: %+v", k)
-	}
+	testutil.Equal(t, "of two living ones", nil, x.Find(podAddr))
 }
 
 func TestIndexAtOnce(t *testing.T) {
@@ -124,9 +117,7 @@ func TestIndexAtOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				if k := x.Find(podAddr); k == nil || k.namespace != "shop" {
-					t.Errorf("%+v", k)
-				}
+				testutil.Equal(t, "namespace", "shop", namespaceOf(x, podAddr))
 				p.Outdate()
 			}
 		})

@@ -22,7 +22,7 @@ func (n *node) wantLeaving(pod *testutil.Pod, redirects ...steer.Redirect) {
 // TestAnswersOnTheirWay: a pod that steer.mode turns back to kube-dns still gets the answers that the agent owes it, over UDP and over open
 // TCP connections, from the address that it queried. Its next queries go to kube-dns. The table is removed later.
 func TestAnswersOnTheirWay(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, pod := steeredPod(t, r4, r6)
 	n.Host.Serving("neardns0", r4.Steering, r6.Steering, r4.ClusterDNS, r6.ClusterDNS)
 	arrived, released := make(chan struct{}, 8), make(chan struct{})
 
@@ -30,9 +30,6 @@ func TestAnswersOnTheirWay(t *testing.T) {
 		Listen: []netip.AddrPort{netip.AddrPortFrom(r4.Steering, 53), netip.AddrPortFrom(r6.Steering, 53)}})
 	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS",
 		Listen: []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}})
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
 	servers := []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}
 	var open []*testutil.Conn
 	for _, s := range servers {
@@ -111,11 +108,8 @@ func TestManyConnectionsOfALeavingPod(t *testing.T) {
 
 // TestPodComesBackAtOnce: the table of a pod that is selected again before leaveTime is over would hide its trial, so the trial removes it.
 func TestPodComesBackAtOnce(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, pod := steeredPod(t, r4, r6)
 	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
 	for range 2 {
 		n.Excludes = func(podfile.File) string { return "steer.mode is none" }
 		n.reconcile(yes, false, map[string]int{LeftAlone: 1})
@@ -129,9 +123,7 @@ func TestPodComesBackAtOnce(t *testing.T) {
 
 // A table that no file records goes, whenever it appears.
 func TestLateTableIsRemoved(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.LeftAlone, r4)))
+	n, pod := onePod(t, podfile.LeftAlone, r4)
 	table := n.table(pod.NetNS)
 	for range 3 {
 		testutil.Must(t, table.Apply(steer.Pod{Redirects: []steer.Redirect{r4}}))

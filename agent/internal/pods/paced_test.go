@@ -47,8 +47,7 @@ func adoptedFiles(t *testing.T, dir string, count int) {
 	t.Helper()
 	for i := range count {
 		f := podfile.File{ContainerID: fmt.Sprintf("c%03d", i), IfName: "eth0", NetNS: "/run/netns/none", Adopted: podfile.ByCache}
-		f.Decisions = decisions(podfile.Pending, r4)
-		f.Decisions[0].Untried = true
+		f.Decisions = untried(r4)
 		write(t, dir, f)
 	}
 }
@@ -83,10 +82,7 @@ func TestAdoptionIsPaced(t *testing.T) {
 			t.Errorf("trials of %v, the next at %s", got, first.Next)
 		}
 		for i := range 3 { // new pods
-			f := podfile.File{ContainerID: fmt.Sprintf("d%d", i), IfName: "eth0", NetNS: "/run/netns/none"}
-			f.Decisions = decisions(podfile.Pending, r4)
-			f.Decisions[0].Untried = true
-			write(t, dir, f)
+			write(t, dir, podfile.File{ContainerID: fmt.Sprintf("d%d", i), IfName: "eth0", NetNS: "/run/netns/none", Decisions: untried(r4)})
 		}
 		time.Sleep(adoption.Pause)
 		testutil.Equal(t, "trials", []string{"c011", "d0", "d1", "d2"}, tried(p.DueTrials(held, yes)))
@@ -98,9 +94,7 @@ func TestAdoptionIsPaced(t *testing.T) {
 		f := next.List()[0]
 		for _, s := range []podfile.State{podfile.Steered, podfile.LeftAlone} { // a pod that was steered stays, one that was left out waits
 			f.Decisions = decisions(s, r4)
-			if WaitsForAdoption(f) != (s == podfile.LeftAlone) {
-				t.Errorf("%s: waits %v", s, WaitsForAdoption(f))
-			}
+			testutil.Equal(t, string(s)+": waits", s == podfile.LeftAlone, WaitsForAdoption(f))
 		}
 	})
 }
@@ -110,9 +104,8 @@ func TestUntriedPathHoldsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		f := podfile.File{ContainerID: "c", IfName: "eth0", NetNS: "/run/netns/none", Adopted: podfile.ByCache}
-		f.Decisions = append(decisions(podfile.Pending, r4), decisions(podfile.Pending, r6)...)
+		f.Decisions = append(decisions(podfile.Pending, r4), untried(r6)...)
 		f.Decisions[0].Unanswered = []string{"udp"}
-		f.Decisions[1].Untried = true
 		write(t, dir, f)
 		p, trials := registry(dir), 0
 		only4 := func(a netip.Addr, _ steer.Protocol) (time.Time, time.Time, bool) {
@@ -159,9 +152,8 @@ func TestAdoptionStops(t *testing.T) {
 			n.RunTrial(t.Context(), one, held, young, yes)
 		}
 		n.FallbackOnly([]steer.Redirect{r4, r6})
-		if _, err := n.Reconcile(t.Context(), yes, false); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.Reconcile(t.Context(), yes, false)
+		testutil.Must(t, err)
 		return due
 	}
 	count := func(s podstate.State) (count int) {
@@ -298,11 +290,8 @@ func TestFailedTrials(t *testing.T) {
 
 // A trial that the agent cannot run is a fault until one runs, and a steered pod's is repeated.
 func TestTrialThatCannotRun(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, _ := steeredPod(t, r4)
 	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
 	at := path{key{"a", "eth0"}, r4}
 	n.report(n.List()[0], n.List()[0].Decisions[0], podstate.TableBypasses, time.Now())
 	due := n.DueTrials(held, yes)

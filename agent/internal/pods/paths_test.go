@@ -111,10 +111,8 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	end := n.drop(lost, "ip daddr 169.254.20.11 udp dport 53 drop")
 	testutil.Eventually(t, func() error {
 		_ = ask(lost, r4.ClusterDNS)
-		if ids := n.suspected(); !slices.Equal(ids, []string{"a"}) {
-			return fmt.Errorf("suspected: %v", ids)
-		}
-		return nil
+		ids := n.suspected()
+		return testutil.ErrorIf(!slices.Equal(ids, []string{"a"}), "suspected: %v", ids)
 	})
 	suspects := func() { n.suspected() }
 	for name, lease := range map[string]Lease{
@@ -152,17 +150,12 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 // A suspect that is answered is steered as before, and its table waits no more. The switch delivers its test queries, also if it bypasses
 // the pod: kube-dns, whose own upstream may be silent, must not decide about the pod's path.
 func TestSuspectIsAnswered(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, pod := steeredPod(t, r4)
 	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
 	for _, proto := range []string{"udp", "tcp"} {
 		pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", "{ ipv4 . "+proto+" }")
 	}
-	if ids := n.suspected(); len(ids) != 1 {
-		t.Errorf("suspected: %v", ids)
-	}
+	testutil.Equal(t, "suspected", []string{"a"}, n.suspected())
 	var mu sync.Mutex
 	var released []steer.Protocol
 	n.Release = func(c steer.Client) error {
@@ -172,9 +165,8 @@ func TestSuspectIsAnswered(t *testing.T) {
 		return nil
 	}
 	n.try(held, false)
-	if slices.Sort(released); !slices.Equal(released, []steer.Protocol{steer.TCP, steer.UDP}) {
-		t.Errorf("the switch delivers test queries over %v", released)
-	}
+	slices.Sort(released)
+	testutil.Equal(t, "the switch delivers test queries over", []steer.Protocol{steer.TCP, steer.UDP}, released)
 	n.wantTable(pod, r4)
 	table := n.table(pod.NetNS)
 	if left, err := table.Unanswered(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || len(left) > 0 {
@@ -184,10 +176,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 
 // A fallback that is lost for good takes pods out of steering; its proof brings them back. One that is only unproven does not.
 func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
+	n, pod := steeredPod(t, r4, r6)
 	n.reconcile(no, true, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 	lost := func(a netip.Addr) Fallback {
@@ -281,9 +270,7 @@ func TestPodsFollowTheMode(t *testing.T) {
 		excluded[id] = true
 	}
 	n.reconcile(yes, false, map[string]int{LeftAlone: len(ids)})
-	late := fileOf(n.AddPod("late"), "late", "eth0", decisions(podfile.Pending, r4, r6))
-	late.Decisions[0].Untried, late.Decisions[1].Untried = true, true
-	write(t, n.dir, late)
+	write(t, n.dir, fileOf(n.AddPod("late"), "late", "eth0", untried(r4, r6)))
 	excluded["late"] = true
 	if due := n.DueTrials(held, yes); due.Fault != nil || len(due.Trials) > 0 {
 		t.Errorf("trials of pods that are not selected: %+v", due)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +34,15 @@ func decisions(state podfile.State, redirects ...steer.Redirect) []podfile.Decis
 	var out []podfile.Decision
 	for _, r := range redirects {
 		out = append(out, podfile.Decision{Redirect: r, State: state})
+	}
+	return out
+}
+
+// untried are the decisions of a pod before its first trial.
+func untried(redirects ...steer.Redirect) []podfile.Decision {
+	out := decisions(podfile.Pending, redirects...)
+	for i := range out {
+		out[i].Untried = true
 	}
 	return out
 }
@@ -81,9 +89,7 @@ func TestAccessors(t *testing.T) {
 	} {
 		testutil.Equal(t, fmt.Sprintf("FallbackOnly, %s", c.name), c.want, p.FallbackOnly(c.configured))
 	}
-	if got, want := p.HostInterfaces(), []string{"cali1", "cali2"}; !slices.Equal(got, want) {
-		t.Errorf("HostInterfaces: %v, want %v", got, want)
-	}
+	testutil.Equal(t, "HostInterfaces", []string{"cali1", "cali2"}, p.HostInterfaces())
 	want := []netip.Addr{netip.MustParseAddr("10.244.1.8"), netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}
 	testutil.Equal(t, "OptedOut", want, p.OptedOut())
 }
@@ -140,6 +146,23 @@ func newNode(t *testing.T, attach testutil.Attach) *node {
 	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: attach, NoDNS: true}), t: t, dir: t.TempDir()}
 	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler))
 	return n
+}
+
+// onePod makes a node with one pod, whose paths are in a state.
+func onePod(t *testing.T, state podfile.State, redirects ...steer.Redirect) (*node, *testutil.Pod) {
+	t.Helper()
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(state, redirects...)))
+	return n, pod
+}
+
+// steeredPod makes a node with one pod, whose paths are steered.
+func steeredPod(t *testing.T, redirects ...steer.Redirect) (*node, *testutil.Pod) {
+	t.Helper()
+	n, pod := onePod(t, podfile.Pending, redirects...)
+	n.reconcile(yes, true, map[string]int{Steered: 1})
+	return n, pod
 }
 
 // podBetween makes a pod on a node on which the agent and kube-dns serve. at is kube-dns's address.
@@ -220,9 +243,7 @@ func TestPodOf(t *testing.T) {
 	write(t, dir, podfile.File{ContainerID: "b", IfName: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}})
 	p := registry(dir)
 	for addr, want := range map[netip.Addr]string{four: "shop/cart", six: "shop/cart", netip.MustParseAddr("10.244.1.8"): "", netip.MustParseAddr("10.244.1.7"): ""} {
-		if got := p.PodOf(addr); got != want {
-			t.Errorf("%s: %q, want %q", addr, got, want)
-		}
+		testutil.Equal(t, addr.String(), want, p.PodOf(addr))
 	}
 }
 
@@ -238,9 +259,7 @@ func TestScanIsDue(t *testing.T) {
 		{maxUnread - 1, false, false}, {maxUnread, false, true},
 	} {
 		k.scanned, k.retry = start, c.retry
-		if got := k.due(start.Add(c.after)); got != c.want {
-			t.Errorf("after %s, retry %t: due %t, want %t", c.after, c.retry, got, c.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("after %s, retry %t", c.after, c.retry), c.want, k.due(start.Add(c.after)))
 	}
 }
 
@@ -265,9 +284,7 @@ func TestSurelyGone(t *testing.T) {
 			t.Errorf("%s, inode %d: %v, want %v", c.path, c.inode-inode, got, c.want)
 		}
 	}
-	if after := openFDs(t, inode); after != before {
-		t.Errorf("%d descriptors of the netns are open, were %d before", after, before)
-	}
+	testutil.Equal(t, "descriptors of the netns", before, openFDs(t, inode))
 }
 
 // openFDs returns how many descriptors of a netns this process has open.

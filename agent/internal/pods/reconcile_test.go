@@ -17,9 +17,7 @@ import (
 )
 
 func TestTendSteersPending(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n, pod := onePod(t, podfile.Pending, r4, r6)
 	n.reconcile(no, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
 	n.reconcile(func(a netip.Addr) Fallback { return Fallback{Verified: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
@@ -47,18 +45,14 @@ func TestPendingPodRecordsTheBackEnd(t *testing.T) {
 
 // A redirect without rules in the switch would lead nowhere.
 func TestTendWaitsForTheSwitch(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, redirect("10.96.0.10", "169.254.20.12"))))
-	if _, err := n.Reconcile(t.Context(), yes, true); err != nil {
-		t.Error(err)
-	}
+	n, pod := onePod(t, podfile.Pending, redirect("10.96.0.10", "169.254.20.12"))
+	_, err := n.Reconcile(t.Context(), yes, true)
+	testutil.Check(t, err)
 	n.wantTable(pod)
 	other := []steer.Redirect{redirect("10.96.0.99", "169.254.20.12")} // the address means another one now
 	n.FallbackOnly(other)
-	if _, err := n.Reconcile(t.Context(), yes, true); err != nil {
-		t.Error(err)
-	}
+	_, err = n.Reconcile(t.Context(), yes, true)
+	testutil.Check(t, err)
 	n.wantTable(pod)
 	n.reconcile(yes, false, map[string]int{Steered: 1}) // from here on it is fallback only
 	n.wantTable(pod, redirect("10.96.0.10", "169.254.20.12"))
@@ -91,17 +85,14 @@ func TestTendNeverEntersAnotherNetns(t *testing.T) {
 
 // DEL comes between the reading of the files and the steering: nothing may be brought back.
 func TestTendAfterDel(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n, pod := onePod(t, podfile.Pending, r4)
 	n.FallbackOnly([]steer.Redirect{r4})
 	n.mu.Lock()
 	n.cached.watched = true // what was read stays, as before an event arrives
 	n.mu.Unlock()
 	testutil.Must(t, podfile.Remove(n.dir, "a", "eth0"))
-	if _, err := n.Reconcile(t.Context(), yes, false); err != nil {
-		t.Error(err)
-	}
+	_, err := n.Reconcile(t.Context(), yes, false)
+	testutil.Check(t, err)
 	n.wantTable(pod)
 	if files, _ := podfile.List(n.dir); len(files) != 0 {
 		t.Errorf("files %v, want none", files)
@@ -109,10 +100,7 @@ func TestTendAfterDel(t *testing.T) {
 }
 
 func TestTendMends(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.reconcile(yes, false, map[string]int{Steered: 1})
+	n, pod := steeredPod(t, r4)
 	n.wantTable(pod, r4)
 	for _, wreck := range []string{"flush ruleset", "flush chain inet neardns postrouting", "delete chain inet neardns prerouting"} {
 		pod.Run("nft", wreck)
@@ -138,8 +126,7 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 		write(t, n.dir, fileOf(n.AddPod(id), id, "eth0", decisions(podfile.Pending, r4)))
 	}
 	n.reconcile(yes, true, map[string]int{Steered: 8})
-	f := fileOf(n.AddPod("new"), "new", "eth0", decisions(podfile.Pending, r4))
-	f.Decisions[0].Untried = true
+	f := fileOf(n.AddPod("new"), "new", "eth0", untried(r4))
 	write(t, n.dir, f)
 	var calls atomic.Int64
 	count := func(netip.Addr) Fallback { calls.Add(1); return Fallback{} }
@@ -169,16 +156,11 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 		}
 		return Fallback{}
 	}
-	if _, err := n.Reconcile(t.Context(), repairs, true); err != nil {
-		t.Error(err)
-	}
-	if before != 1 {
-		t.Error("the new pod waits until all tables are repaired")
-	}
+	_, err := n.Reconcile(t.Context(), repairs, true)
+	testutil.Check(t, err)
+	testutil.Equal(t, "results taken before the last repair", 1, before)
 	testutil.Check(t, <-taken)
-	if d := n.states("new", "eth0")[0]; d.State != podfile.Steered {
-		t.Errorf("the new pod: %+v", d)
-	}
+	testutil.Equal(t, "the new pod", podfile.Steered, n.states("new", "eth0")[0].State)
 }
 
 // stacks has the stack of each goroutine.
@@ -234,13 +216,9 @@ func TestRemoveTables(t *testing.T) {
 	}
 	n.wantTable(one)
 	n.wantTable(two)
-	if got := one.Run("nft", "list", "tables"); strings.TrimSpace(got) != "table inet foreign" {
-		t.Errorf("tables %q, want the foreign one alone", got)
-	}
+	testutil.Equal(t, "tables", "table inet foreign", strings.TrimSpace(one.Run("nft", "list", "tables")))
 	testutil.Must(t, podfile.Remove(n.dir, "hidden", "eth0"))
-	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
-		t.Errorf("second time: %v", errs)
-	}
+	testutil.Check(t, errors.Join(n.RemoveTables(t.Context())...), "second time")
 	n.reconcile(yes, true, map[string]int{LeftAlone: 2, Gone: 1})
 	n.wantTable(one)
 }
@@ -253,17 +231,13 @@ func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	want := steer.Host{Redirects: []steer.Redirect{r4}}
 	testutil.Must(t, table.Apply(want))
 	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
-	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
-		t.Error(errs)
-	}
+	testutil.Check(t, errors.Join(n.RemoveTables(t.Context())...))
 	testutil.Check(t, table.Verify(want))
 }
 
 // If the switch takes the pod's link for an uplink, it sends the link's queries to kube-dns, so a pending pod is not steered.
 func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n, pod := onePod(t, podfile.Pending, r4)
 	table := n.table(n.Host)
 	testutil.Must(t, table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}))
 	n.reconcile(yes, true, map[string]int{LeftAlone: 1})

@@ -17,9 +17,7 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
 	pod := n.AddPod("pod")
-	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
-	f.Decisions[0].Untried = true
-	write(t, n.dir, f)
+	write(t, n.dir, fileOf(pod, "a", "eth0", untried(r4)))
 	end := n.drop(pod, "ip daddr "+r4.Steering.String()+" tcp dport 53 tcp flags & psh == psh drop")
 	n.try(held, false)
 	if d := n.states("a", "eth0")[0]; len(d.Unanswered) != 1 || d.Unanswered[0] != "tcp" {
@@ -29,19 +27,14 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	n.try(held, false) // its time has not come
 	n.due("a")
 	n.try(held, true)
-	n.reconcile(func(netip.Addr) Fallback { return Fallback{Verified: true} }, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 }
 
 // A path that is not steered shows nothing in the pod's table, so a lost query counts although the table steers another family.
 func TestTrialNextToASteeredFamily(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, pod := steeredPod(t, r4)
 	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
-	f := fileOf(pod, "a", "eth0", append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...))
-	f.Decisions[1].Untried = true
-	write(t, n.dir, f)
+	write(t, n.dir, fileOf(pod, "a", "eth0", append(decisions(podfile.Steered, r4), untried(r6)...)))
 	defer n.drop(pod, "ip6 daddr "+r6.Steering.String()+" drop")()
 	n.try(held, false)
 	if d := n.states("a", "eth0")[1]; len(d.Unanswered) != 2 || d.State != podfile.Pending {
@@ -53,9 +46,7 @@ func TestTrialNextToASteeredFamily(t *testing.T) {
 func TestTrialWaitsForBothLeases(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
-	f := fileOf(n.AddPod("pod"), "a", "eth0", decisions(podfile.Pending, r4))
-	f.Decisions[0].Untried = true
-	write(t, n.dir, f)
+	write(t, n.dir, fileOf(n.AddPod("pod"), "a", "eth0", untried(r4)))
 	overUDP := func(_ netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
 		return time.Time{}, time.Now(), p == steer.UDP
 	}
@@ -67,14 +58,9 @@ func TestTrialWaitsForBothLeases(t *testing.T) {
 
 // A table that no file records, of a pod whose file was lost, is removed before the pod is tried: with it, no trial would be answered.
 func TestUnrecordedTableIsRemoved(t *testing.T) {
-	n := newNode(t, testutil.PTP)
+	n, pod := steeredPod(t, r4, r6)
 	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.reconcile(yes, true, map[string]int{Steered: 1})
-	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6))
-	f.Decisions[0].Untried, f.Decisions[1].Untried = true, true
-	write(t, n.dir, f)
+	write(t, n.dir, fileOf(pod, "a", "eth0", untried(r4, r6)))
 	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler)) // the next agent
 	n.reconcile(yes, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
@@ -103,9 +89,7 @@ func TestTrialOfAnEarlierState(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
 	pod := n.AddPod("pod")
-	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
-	f.Decisions[0].Untried = true
-	write(t, n.dir, f)
+	write(t, n.dir, fileOf(pod, "a", "eth0", untried(r4)))
 	due := n.DueTrials(held, yes)
 	if due.Fault != nil || len(due.Trials) != 1 {
 		t.Fatalf("%+v", due)

@@ -66,8 +66,7 @@ func (w *world) waiting(id string, change func(*podfile.DNS)) {
 // made is what the runtime does after ADD.
 func (w *world) made(id string) {
 	w.t.Helper()
-	testutil.Must(w.t, os.MkdirAll(filepath.Dir(w.path(id)), 0o755))
-	testutil.Must(w.t, os.WriteFile(w.path(id), []byte(kubeletText), 0o644))
+	testutil.WriteFile(w.t, w.path(id), kubeletText)
 }
 
 func (w *world) path(id string) string { return filepath.Join(w.dir, "sandboxes", id, "resolv.conf") }
@@ -81,9 +80,7 @@ func (w *world) dns(id string) podfile.DNS {
 
 func (w *world) wantText(id, want string) {
 	w.t.Helper()
-	if got, err := os.ReadFile(w.path(id)); err != nil || string(got) != want {
-		w.t.Errorf("%s reads %q (%v), want %q", id, got, err, want)
-	}
+	testutil.Equal(w.t, id, want, testutil.ReadFile(w.t, w.path(id)))
 }
 
 const overlaidText = "search shop.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\noptions ndots:1\n"
@@ -219,10 +216,7 @@ func (r *nodeRuntime) awaitPlugin(t *testing.T) {
 	testutil.Eventually(t, func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.came < 2 { // the first is for the plugins that a runtime starts itself
-			return errors.New("no plugin came")
-		}
-		return nil
+		return testutil.ErrorIf(r.came < 2, "no plugin came") // the first is for the plugins that a runtime starts itself
 	})
 }
 
@@ -259,9 +253,7 @@ func TestRun(t *testing.T) {
 	w.waiting("broken", nil)
 	runtime.run(t, "broken")
 	runtime.run(t, "unknown")
-	if d := w.dns("broken"); d.State != podfile.NoMethod {
-		t.Errorf("%+v", d)
-	}
+	testutil.Equal(t, "state of a broken pod", podfile.NoMethod, w.dns("broken").State)
 	runtime.end()
 	w.made("broken")
 	again := startRuntime(t, w.plugin.Socket, "broken")
@@ -301,10 +293,9 @@ func TestNobodyThere(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { w.plugin.Run(ctx) })
 			testutil.Eventually(t, func() error {
-				if d := w.dns("a"); d.State != podfile.NoMethod || !strings.Contains(d.Reason, "not connected to its NRI (connect to NRI: ") {
-					return fmt.Errorf("%+v", d)
-				}
-				return nil
+				d := w.dns("a")
+				noted := d.State == podfile.NoMethod && strings.Contains(d.Reason, "not connected to its NRI (connect to NRI: ")
+				return testutil.ErrorIf(!noted, "%+v", d)
 			})
 			stop()
 			wg.Wait()

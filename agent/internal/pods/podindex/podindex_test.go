@@ -192,9 +192,7 @@ func TestKernelCounts(t *testing.T) {
 	c.Record(queryinfo.Answer{Identity: c.Identify(addr("10.244.1.5")), Level: queryinfo.Miss})
 	c.AnsweredInKernel(web, 3, 2)
 	c.AnsweredInKernel(gone, 2, 1)
-	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3, NXDomain: 2}) {
-		t.Errorf("the pod has %+v", got)
-	}
+	testutil.Equal(t, "the pod has", (Counts{Queries: 4, Hits: 3, Kernel: 3, NXDomain: 2}), c.Pods()[0].Counts)
 	testutil.Equal(t, "the kernel's hits", 5, c.KernelHits())
 	testutil.Equal(t, "namespaces", map[string]Counts{"shop": {Queries: 6, Hits: 5, Kernel: 5, NXDomain: 3}}, c.namespaceCounts())
 }

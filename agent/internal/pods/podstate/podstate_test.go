@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -84,14 +86,10 @@ func TestTable(t *testing.T) {
 				inYouth = expected
 			}
 			s, do := before.On(e, from.Add(5*time.Second))
-			if got := describe(s, do, from); got != inYouth {
-				t.Errorf("a young path, %s, %s: %s; want %s", stateNames[state], eventNames[e], got, inYouth)
-			}
+			testutil.Equal(t, fmt.Sprintf("a young path, %s, %s", stateNames[state], eventNames[e]), inYouth, describe(s, do, from))
 			before.Untried = from.Add(5*time.Second - Youth)
 			s, do = before.On(e, from.Add(5*time.Second))
-			if got := describe(s, do, from); got != expected {
-				t.Errorf("%s, %s: %s; want %s", stateNames[state], eventNames[e], got, expected)
-			}
+			testutil.Equal(t, fmt.Sprintf("%s, %s", stateNames[state], eventNames[e]), expected, describe(s, do, from))
 			if s.State != state && !s.Since.Equal(from.Add(5*time.Second)) {
 				t.Errorf("%s, %s: changed at %s", stateNames[state], eventNames[e], s.Since)
 			}
@@ -128,9 +126,7 @@ func TestTrials(t *testing.T) {
 		for i, e := range c.events {
 			c.status, do = c.status.On(e, from.Add(time.Duration(i+1)*time.Second))
 		}
-		if got := describe(c.status, do, from); got != c.want {
-			t.Errorf("%s: %s; want %s", c.name, got, c.want)
-		}
+		testutil.Equal(t, c.name, c.want, describe(c.status, do, from))
 	}
 }
 
@@ -138,21 +134,15 @@ func TestTrials(t *testing.T) {
 func TestIn(t *testing.T) {
 	from := time.Unix(0, 0)
 	s := Status{State: Bypassed, Since: from, Next: from.Add(time.Second), NoLease: true}
-	if got := s.In(Bypassed, from.Add(time.Minute)); got != s {
-		t.Errorf("the same state: %+v", got)
-	}
+	testutil.Equal(t, "the same state", s, s.In(Bypassed, from.Add(time.Minute)))
 	if got, want := s.In(Steered, from.Add(time.Minute)), (Status{State: Steered, Since: from.Add(time.Minute), NoLease: true}); got != want {
 		t.Errorf("another state: %+v, want %+v", got, want)
 	}
 	later := from.Add(time.Second)
-	if got, want := s.In(Untried, later), (Status{State: Untried, Since: later, NoLease: true, Untried: later}); got != want {
-		t.Errorf("a new pod: %+v, want %+v", got, want)
-	}
+	testutil.Equal(t, "a new pod", (Status{State: Untried, Since: later, NoLease: true, Untried: later}), s.In(Untried, later))
 	s = Status{State: Waiting, Untried: from}
 	want := Status{State: Steered, Since: later, Untried: from, Next: later.Add(Retry), Hidden: true}
-	if got := s.In(Steered, later); got != want {
-		t.Errorf("a young path is steered: %+v, want %+v", got, want)
-	}
+	testutil.Equal(t, "a young path is steered", want, s.In(Steered, later))
 }
 
 // TestNames keeps the names of this test's messages complete.
