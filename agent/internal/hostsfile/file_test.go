@@ -68,10 +68,7 @@ func newRoot(t *testing.T, text string) (root, path string) {
 
 func wantText(t *testing.T, path, want string) {
 	t.Helper()
-	got, err := os.ReadFile(path)
-	if err != nil || string(got) != want {
-		t.Errorf("%s (%v) holds\n%s\nwant\n%s", path, err, got, want)
-	}
+	testutil.Equal(t, path, want, testutil.ReadFile(t, path))
 }
 
 // wantApplied writes lines to the file, or wants an error that holds a text.
@@ -209,9 +206,7 @@ func TestFileLeftAlone(t *testing.T) {
 	} {
 		root, path := newRoot(t, c.text)
 		wantApplied(t, &file{root: root}, c.err, lines("10.96.0.5"))
-		if got, err := os.ReadFile(path); err != nil || string(got) != c.text {
-			t.Errorf("%s: it was written", what)
-		}
+		testutil.Equal(t, what, c.text, testutil.ReadFile(t, path))
 	}
 	// Remove returns an error if it leaves lines of neardns in a file that is too large, and only then.
 	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
@@ -239,9 +234,8 @@ func TestFileWhereNothingCanBeWritten(t *testing.T) {
 			root, path := newRoot(t, base)
 			cmd := helper(t, "mounted", how, root)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-			if out, err := cmd.Output(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			out, err := cmd.Output()
+			testutil.Check(t, err, string(out))
 			wantText(t, path, base)
 		})
 	}
@@ -264,10 +258,8 @@ func mounted(args []string) error {
 		if err != nil || string(got) != base {
 			return fmt.Errorf("%s: %w, it holds\n%s", how, err, got)
 		}
-		if left, _ := filepath.Glob(filepath.Join(etc, ".neardns*")); len(left) > 0 {
-			return fmt.Errorf("%s: left behind: %v", how, left)
-		}
-		return nil
+		left, _ := filepath.Glob(filepath.Join(etc, ".neardns*"))
+		return testutil.ErrorIf(len(left) > 0, "%s: left behind: %v", how, left)
 	}
 	small := func(at string) error {
 		if err := unix.Mount("tmpfs", at, "tmpfs", 0, "size=64k"); err != nil {

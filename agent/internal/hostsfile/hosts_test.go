@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
@@ -90,9 +89,7 @@ func TestReadAnswer(t *testing.T) {
 				c.change(answer)
 			}
 			got, err := readAnswer(q, answer)
-			if d := cmp.Diff(c.want, got, sameAddr); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			testutil.Equal(t, "entries", c.want, got, sameAddr)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("error %v, want %q", err, c.err)
 			}
@@ -159,9 +156,7 @@ func TestMemory(t *testing.T) {
 			for _, e := range m.entries(conf) {
 				got = append(got, e.Addr)
 			}
-			if d := cmp.Diff(c.want, got, sameAddr); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			testutil.Equal(t, "entries", c.want, got, sameAddr)
 		})
 	}
 }
@@ -195,9 +190,7 @@ func TestRecall(t *testing.T) {
 		line("127.0.0.1", "proxy.shop.svc"), line("10.0.0.1", "gone.shop.svc")})
 	want := []hostsfile.Entry{line("10.96.0.5", Names("shop/registry", "cluster.local")...), line("10.96.0.7", Names("shop/registry", "cluster.local")...),
 		line("fd00::5", Names("shop/registry", "cluster.local")...)}
-	if d := cmp.Diff(want, m.entries(two), sameAddr); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
+	testutil.Equal(t, "entries", want, m.entries(two), sameAddr)
 }
 
 func TestStanding(t *testing.T) {
@@ -213,8 +206,6 @@ func TestStanding(t *testing.T) {
 		{nodestate.HostsService{Addresses: []string{"10.0.0.1"}, Failed: "x", Answered: now.Add(-time.Hour)}, Stale},
 		{nodestate.HostsService{Addresses: []string{"10.0.0.1"}, Failed: "x"}, Stale}, // of a file from before a restart
 	} {
-		if got := StandingOf(c.s, now.Add(-30*time.Minute), now); got != c.want {
-			t.Errorf("%+v is %s, want %s", c.s, got, c.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%+v", c.s), c.want, StandingOf(c.s, now.Add(-30*time.Minute), now))
 	}
 }

@@ -185,12 +185,9 @@ func TestEarlyRounds(t *testing.T) {
 			return nil
 		})
 	h.pace.every, h.early = time.Hour, 5*time.Millisecond
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { h.Run(ctx, nil, nil) })
-	defer wg.Wait()
-	defer cancel()
-	(&running{Hosts: h, path: path}).becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
+	r := &running{Hosts: h, path: path}
+	r.run(t)
+	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 }
 
 // TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only an answer that lasts changes the file.
@@ -287,9 +284,7 @@ func TestOtherServersAndTCP(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if a.best.Load() != 1 {
-		t.Error("the server that answered does not get the next query first")
-	}
+	testutil.Equal(t, "the server that gets the next query first", 1, a.best.Load())
 }
 
 // Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a
@@ -304,10 +299,7 @@ func TestAnotherProgram(t *testing.T) {
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
 	r.Hosts = New(slog.New(slog.NewTextHandler(logged, nil)), root, conf, func(nodestate.Hosts) error { return nil })
 	r.pace.every = time.Hour // only the change of the file wakes the role
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() { r.Run(ctx, r.changed, r.reload) })
-	defer func() { cancel(); wg.Wait() }()
+	r.run(t)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 	replace := func(text string) {
 		t.Helper()
@@ -332,9 +324,7 @@ func TestAnotherProgram(t *testing.T) {
 	})
 	replace(base)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	if n := strings.Count(logged.String(), "another program keeps changing"); n != 1 {
-		t.Errorf("it is logged %d times:\n%s", n, logged.String())
-	}
+	testutil.Equal(t, "times that it is logged:\n"+logged.String(), 1, strings.Count(logged.String(), "another program keeps changing"))
 }
 
 // A foreign line wins; a changed list is taken over at once; a Service that left the list leaves the file.
@@ -350,10 +340,8 @@ func TestListAndForeignLines(t *testing.T) {
 	r.becomes(t, with(theirs, lines("10.96.0.5", "fd00:10:96::5")))
 	testutil.Eventually(t, func() error {
 		s := r.State().Services
-		if len(s) != 2 || fmt.Sprint(s[0].Left) != "[registry.shop.svc]" || len(s[0].Addresses) != 2 || len(s[1].Addresses) > 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
+		reached := len(s) == 2 && fmt.Sprint(s[0].Left) == "[registry.shop.svc]" && len(s[0].Addresses) == 2 && len(s[1].Addresses) == 0
+		return testutil.ErrorIf(!reached, "%+v", s)
 	})
 	next := conf
 	next.Services = []string{"shop/proxy"}

@@ -133,9 +133,7 @@ func TestMinTTL(t *testing.T) {
 				m.Answer = append(m.Answer, rr)
 			}
 		}
-		if got := minTTL(m); got != want {
-			t.Errorf("%v: %s, want %s", records, got, want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%v", records), want, minTTL(m))
 	}
 }
 
