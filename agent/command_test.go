@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -191,8 +192,8 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if out := ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni); !strings.Contains(out, "link neardns0 removed") {
 		t.Errorf("cleanup says\n%s", out)
 	}
-	if text, err := os.ReadFile(list); err != nil || strings.Contains(string(text), "neardns") {
-		t.Errorf("the conflist after cleanup: %s %v", text, err)
+	if text := testutil.ReadFile(t, list); strings.Contains(text, "neardns") {
+		t.Errorf("the conflist after cleanup: %s", text)
 	}
 	testutil.Equal(t, "left behind", before, ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route"))
 	wantNoFolders := func(when string) {
@@ -230,9 +231,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		if (err != nil) != (step.fails != "") || err != nil && !strings.Contains(out+err.Error(), step.fails) {
 			t.Errorf("%+v: %v\n%s", step, err, out)
 		}
-		if text, err := os.ReadFile(hosts); err != nil || string(text) != step.want {
-			t.Errorf("%+v: the hosts file (%v) is\n%s", step, err, text)
-		}
+		testutil.Equal(t, fmt.Sprintf("%+v: the hosts file", step), step.want, testutil.ReadFile(t, hosts))
 		if _, err := os.Stat(dir + "/lib"); err == nil {
 			t.Errorf("%+v: it holds the cache's cleaning up", step)
 		}

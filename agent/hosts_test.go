@@ -66,9 +66,7 @@ func (n *hostsNode) reboot() {
 
 func (n *hostsNode) text() string {
 	n.t.Helper()
-	text, err := os.ReadFile(n.file())
-	testutil.Must(n.t, err)
-	return string(text)
+	return testutil.ReadFile(n.t, n.file())
 }
 
 func (n *hostsNode) becomes(want string) {
@@ -125,6 +123,25 @@ func (n *hostsNode) state(stateDir string) nodestate.Hosts {
 	return state
 }
 
+// withSecond runs a second role for the same hosts file, which is not written while f waits. Another program's edit stays, and each line is
+// there once.
+func (n *hostsNode) withSecond(f func()) {
+	n.t.Helper()
+	text := testutil.ReadFile(n.t, n.dir+"/node.yaml")
+	other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(text)
+	testutil.Must(n.t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
+	var was, now unix.Stat_t
+	testutil.Must(n.t, unix.Stat(n.file(), &was))
+	second := n.ns.Start(n.command[0], "hosts", "--config", n.dir+"/other.yaml", "--host-root", n.dir)
+	f()
+	if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
+		n.t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), second.Output())
+	}
+	edited := ownLines + "192.0.2.1\tprinter\n"
+	testutil.Must(n.t, os.WriteFile(n.file(), []byte(edited), 0o644))
+	n.becomes(edited + registryLines)
+}
+
 // TestHostsInTrouble runs the role itself. In every trouble with kube-dns, and after a reboot during it, the file stays as it is, to the
 // byte. If another program rewrites the file, its text stays and the lines come back. TestTimingHostsInTrouble has how long and at what
 // cost.
@@ -151,31 +168,17 @@ func TestHostsInTrouble(t *testing.T) {
 	t.Run("two of them", func(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
-		text, err := os.ReadFile(n.dir + "/node.yaml")
-		testutil.Must(t, err)
-		other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(string(text))
-		testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
-		var was, now unix.Stat_t
-		testutil.Must(t, unix.Stat(n.file(), &was))
-		second := n.ns.Start(bin, "hosts", "--config", n.dir+"/other.yaml", "--host-root", n.dir)
-		testutil.Eventually(t, func() error {
-			s := n.state(n.dir + "/run2")
-			return testutil.ErrorIf(len(s.Services) != 1 || s.Services[0].Answered.IsZero(), "the second one has no answer: %+v", s)
+		n.withSecond(func() {
+			testutil.Eventually(t, func() error {
+				s := n.state(n.dir + "/run2")
+				return testutil.ErrorIf(len(s.Services) != 1 || s.Services[0].Answered.IsZero(), "the second one has no answer: %+v", s)
+			})
 		})
-		if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
-			t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), second.Output())
-		}
-		// Another program's edit stays, and each line is there once.
-		edited := ownLines + "192.0.2.1\tprinter\n"
-		testutil.Must(t, os.WriteFile(n.file(), []byte(edited), 0o644))
-		n.becomes(edited + registryLines)
 	})
 	t.Run("faulty configuration", func(t *testing.T) {
 		t.Parallel()
 		n := newHostsNode(t, bin)
-		text, err := os.ReadFile(n.dir + "/node.yaml")
-		testutil.Must(t, err)
-		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
+		faulty := strings.Replace(testutil.ReadFile(t, n.dir+"/node.yaml"), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, func() error {
 			output := n.running.Output()

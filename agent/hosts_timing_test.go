@@ -68,29 +68,12 @@ func TestTimingHostsInTrouble(t *testing.T) {
 					t.Fatalf("after %s it was written (%v):\n%s\n%s", time.Since(begin), err, n.text(), n.running.Output())
 				}
 			}
-			if got := n.text(); got != ownLines+registryLines {
-				t.Errorf("it holds\n%s", got)
-			}
+			testutil.Equal(t, "hosts file", ownLines+registryLines, n.text())
 		})
 	}
 	t.Run("two of them", func(t *testing.T) {
 		t.Parallel()
-		n := newHostsNode(t, bin)
-		text, err := os.ReadFile(n.dir + "/node.yaml")
-		testutil.Must(t, err)
-		other := strings.NewReplacer(":9263", ":9273", ":9264", ":9274", n.dir+"/run", n.dir+"/run2").Replace(string(text))
-		testutil.Must(t, errors.Join(os.Mkdir(n.dir+"/run2", 0o755), os.WriteFile(n.dir+"/other.yaml", []byte(other), 0o644)))
-		var was, now unix.Stat_t
-		testutil.Must(t, unix.Stat(n.file(), &was))
-		second := n.ns.Start(bin, "hosts", "--config", n.dir+"/other.yaml", "--host-root", n.dir)
-		<-time.After(lasts)
-		if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
-			t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), second.Output())
-		}
-		// Another program's edit stays, and each line is there once.
-		edited := ownLines + "192.0.2.1\tprinter\n"
-		testutil.Must(t, os.WriteFile(n.file(), []byte(edited), 0o644))
-		n.becomes(edited + registryLines)
+		newHostsNode(t, bin).withSecond(func() { <-time.After(lasts) })
 	})
 	t.Run("well", func(t *testing.T) {
 		t.Parallel()
@@ -177,9 +160,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 // memoryOf returns the value of a line of /proc/PID/status, in bytes.
 func memoryOf(t *testing.T, pid int, name string) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	testutil.Must(t, err)
-	_, after, _ := strings.Cut(string(text), name+":")
+	_, after, _ := strings.Cut(testutil.ReadFile(t, fmt.Sprintf("/proc/%d/status", pid)), name+":")
 	kib, err := strconv.Atoi(strings.Fields(after)[0])
 	testutil.Must(t, err)
 	return kib << 10

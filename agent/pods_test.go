@@ -22,11 +22,9 @@ import (
 // TestPodsCommand checks that the command reads a running agent's socket, or without an agent the pod files.
 func TestPodsCommand(t *testing.T) {
 	dir := t.TempDir()
-	if err := podfile.Write(dir, podfile.File{
+	testutil.Must(t, podfile.Write(dir, podfile.File{
 		PodNamespace: "shop", PodName: "web", ContainerID: "c0", IfName: "eth0", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	lines := "stateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
 	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines})
 	args := []string{"pods", "--config", "/node.yaml"}

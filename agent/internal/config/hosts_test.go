@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Faulty lists of Services: one clear error each, with the field and its line, and no configuration.
@@ -70,7 +72,5 @@ func TestFaultyHosts(t *testing.T) {
 		t.Errorf("%d cases", len(cases))
 	}
 	good := load(t, head+"redirects: [10.96.0.10]\nhosts:\n  services: ["+label+"/b, 0/1, a-b/c--d]\n", world{})
-	if len(good.Hosts.Services) != 3 {
-		t.Errorf("%v", good.Hosts.Services)
-	}
+	testutil.Equal(t, "services", 3, len(good.Hosts.Services))
 }

@@ -35,9 +35,7 @@ func TestPlatforms(t *testing.T) {
 
 			// The installer, run on such a node, has its folders.
 			here, _ := platform.Here(func(path string) bool { _, err := os.Stat(filepath.Join(tree, path)); return err == nil }, e.LookupEnv)
-			if here != n.platform {
-				t.Errorf("the installer has %s, the agent %s", here.Name, n.platform.Name)
-			}
+			testutil.Equal(t, "the installer's platform", n.platform, here)
 			if lists, _ := filepath.Glob(filepath.Join(tree, here.CNIConf, "*.conf*")); len(lists) == 0 {
 				t.Errorf("%s: no network configuration in %s", here.Name, here.CNIConf)
 			}

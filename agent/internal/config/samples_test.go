@@ -1,7 +1,6 @@
 package config
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,9 +56,7 @@ func TestSamples(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	testutil.Must(t, err)
-	return string(data)
+	return testutil.ReadFile(t, file)
 }
 
 // documented gives the comment of each key of the sample, from above and next to it.

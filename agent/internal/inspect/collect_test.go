@@ -82,9 +82,7 @@ func TestDoctorReadsNetworks(t *testing.T) {
 				got.pluginErr = "none"
 			}
 			tc.want.folder, tc.want.plugin = confDir, filepath.Join(binDir, "neardns")
-			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(network{})); diff != "" {
-				t.Error(diff)
-			}
+			testutil.Equal(t, "network", tc.want, got, cmp.AllowUnexported(network{}))
 		})
 	}
 }

@@ -320,9 +320,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 			if f.want.KernelOnly() {
 				wanted = c.on&onKernelAlone != 0
 			}
-			if seen[c.name] != wanted {
-				t.Errorf("%s: a finding of %s: %t", name, c.name, seen[c.name])
-			}
+			testutil.Equal(t, fmt.Sprintf("%s: a finding of %s", name, c.name), wanted, seen[c.name])
 		}
 		if lines := strings.Count(r.Text(), "\n"); lines != len(r.Findings)+2 {
 			t.Errorf("%s: %d lines for %d findings", name, lines, len(r.Findings))

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -47,9 +48,7 @@ func TestServed(t *testing.T) {
 		"left-alone": {State: podfile.LeftAlone, Reason: "macvlan", Local: local}, "steered": {State: podfile.Steered},
 		"left-alone (steer.mode)": {State: podfile.LeftAlone, Excluded: true},
 	} {
-		if got := stateOf(d); got != want {
-			t.Errorf("%+v: %s, want %s", d, got, want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%+v", d), want, stateOf(d))
 	}
 	if got := stateOf(podfile.Decision{State: podfile.Pending, Local: local}); got != "served" {
 		t.Errorf("a pod that asks the switch needs no proof to be served, and is %s", got)

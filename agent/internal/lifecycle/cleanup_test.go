@@ -1,8 +1,8 @@
 package lifecycle
 
 import (
+	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,9 +15,8 @@ import (
 func TestPipeInsteadOfNetwork(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, unix.Mkfifo(filepath.Join(dir, "10-a.conflist"), 0o600))
-	if _, err := namesPlugin(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
-		t.Errorf("a pipe instead of a network: %v", err)
-	}
+	_, err := namesPlugin(dir)
+	testutil.WantError(t, err, "no regular file", "a pipe instead of a network")
 }
 
 // TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name
@@ -33,8 +32,6 @@ func TestBPFFolder(t *testing.T) {
 		{"/run/neardns", "/host", "/sys/fs/bpf/neardns"}, // mounted where the host has it
 		{"/var/state", "/", own},
 	} {
-		if got := bpfFolder(c.state, c.hostRoot); got != c.want {
-			t.Errorf("%s below %q: %s, want %s", c.state, c.hostRoot, got, c.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%s below %q", c.state, c.hostRoot), c.want, bpfFolder(c.state, c.hostRoot))
 	}
 }

@@ -32,9 +32,7 @@ func TestHostsListen(t *testing.T) {
 		}}
 		n, _, err := loadHosts(e, "node.yaml")
 		testutil.Must(t, err)
-		if got := fmt.Sprint(n.Listen.Metrics, " ", n.Listen.Health); got != c.want {
-			t.Errorf("%q: %s, want %s", c.listen, got, c.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%q", c.listen), c.want, fmt.Sprint(n.Listen.Metrics, " ", n.Listen.Health))
 	}
 }
 

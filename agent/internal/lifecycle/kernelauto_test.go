@@ -64,8 +64,7 @@ func TestReadNodeSigns(t *testing.T) {
 		testutil.Must(t, os.WriteFile(filepath.Join(proc, "thread-self/net/netfilter/nfnetlink_"+name), []byte(text), 0o600))
 	}
 	// The process's first thread may be in a pod's network namespace, where other programs are bound.
-	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "net/netfilter"), 0o755))
-	testutil.Must(t, os.WriteFile(filepath.Join(proc, "net/netfilter/nfnetlink_queue"), []byte("7 1\n"), 0o600))
+	testutil.WriteFile(t, filepath.Join(proc, "net/netfilter/nfnetlink_queue"), "7 1\n")
 	want := nodeSigns{links: []string{"eth0"}, queues: []string{"100"}, groups: []string{"3", "0"}}
 	testutil.Equal(t, "signs", want, readNodeSigns(proc), unexported)
 }

@@ -79,9 +79,8 @@ func TestFollow(t *testing.T) {
 	a := &agent{role: reader(name), path: name, log: log, level: new(slog.LevelVar), conf: conf, answers: newAnswers(log, conf), clients: podindex.New(conf),
 		backend: kind}
 	a.clients.Follow(pods.Open(dir, kind, log))
-	if _, err := a.plan(conf); err != nil {
-		t.Fatal(err)
-	}
+	_, err = a.plan(conf)
+	testutil.Must(t, err)
 	write(name, "changed.local") // while it stood by
 	type set struct {
 		plan.Plan

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -104,12 +105,11 @@ func TestFlags(t *testing.T) {
 
 // Each flag that is registered is in the table above, or ends the program; and it is in docs/move-from-nodelocal.md's table.
 func TestEveryFlagIsTried(t *testing.T) {
-	text, err := os.ReadFile("flags_test.go")
-	testutil.Must(t, err)
+	text := testutil.ReadFile(t, "flags_test.go")
 	page, err := os.ReadFile("../../../../docs/move-from-nodelocal.md")
 	testutil.Must(t, err)
 	flags(new(Options), new(rawFlags)).VisitAll(func(f *flag.Flag) {
-		if !strings.Contains(string(text), `"-`+f.Name) && !strings.Contains(string(text), " -"+f.Name+" ") {
+		if !strings.Contains(text, `"-`+f.Name) && !strings.Contains(text, " -"+f.Name+" ") {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
 		}
 		if !strings.Contains(string(page), "`-"+f.Name+"`") {
@@ -144,9 +144,8 @@ func TestBadFlags(t *testing.T) {
 		"-localip 1.2.3.4 -colour":                                "flag provided but not defined: -colour",
 		"-localip 1.2.3.4 -fallback nowhere":                      `"nowhere" is not an IP address`,
 	} {
-		if _, err := Parse(strings.Fields(args), os.Stderr); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", args, err, want)
-		}
+		_, err := Parse(strings.Fields(args), os.Stderr)
+		testutil.WantError(t, err, want, fmt.Sprintf("%q", args))
 	}
 }
 

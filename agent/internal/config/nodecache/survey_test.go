@@ -1,9 +1,9 @@
 package nodecache
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -28,8 +28,7 @@ func TestReadCorefile(t *testing.T) {
 		"take out the port":                                         ".:5353 {\n whoami\n}",
 		"Unknown directive 'kubernetes'":                            ". {\n kubernetes\n}",
 	} {
-		if _, err := ReadCorefile("base", text, own); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", text, err, want)
-		}
+		_, err = ReadCorefile("base", text, own)
+		testutil.WantError(t, err, want, fmt.Sprintf("%q", text))
 	}
 }

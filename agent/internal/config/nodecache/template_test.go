@@ -2,6 +2,7 @@ package nodecache
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -105,9 +106,7 @@ b.example:53 {
     forward . 10.1.1.1:53
 }
 `
-	if text != want {
-		t.Errorf("got %s\nwant %s", text, want)
-	}
+	testutil.Equal(t, "Corefile", want, text)
 	if joined := strings.Join(notes, "; "); len(notes) != 2 || !strings.Contains(joined, "template's own block") || !strings.Contains(joined, "none.example of the kube-dns ConfigMap names no server") {
 		t.Errorf("notes %q", joined)
 	}
@@ -115,9 +114,7 @@ b.example:53 {
 
 func TestDomain(t *testing.T) {
 	for want, zones := range map[string][]string{"corp.internal": {".", "in-addr.arpa", "corp.internal", "other"}, "cluster.local": {".", "ip6.arpa"}} {
-		if got := Domain(zones); got != want {
-			t.Errorf("%v: %s, want %s", zones, got, want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%v", zones), want, Domain(zones))
 	}
 }
 

@@ -3,6 +3,7 @@ package bundle
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -45,9 +46,7 @@ func TestSecrets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, out := withoutSecrets(c.in)
 			testutil.Equal(t, "cleaned", c.want, got)
-			if (c.in == c.want) != (len(out) == 0) {
-				t.Errorf("listed as left out: %q", out)
-			}
+			testutil.Equal(t, fmt.Sprintf("listed as left out: %q", out), len(out) == 0, c.in == c.want)
 		})
 	}
 }

@@ -38,9 +38,7 @@ func TestBirth(t *testing.T) {
 }
 
 func TestClaimInWords(t *testing.T) {
-	if got, want := newer.String(), "process 8 (version v2, since 2001-09-09T01:47:40Z, pod neardns-x7k2p)"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	testutil.Equal(t, "String", "process 8 (version v2, since 2001-09-09T01:47:40Z, pod neardns-x7k2p)", newer.String())
 }
 
 func TestOver(t *testing.T) {

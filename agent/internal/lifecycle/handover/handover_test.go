@@ -3,6 +3,7 @@ package handover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -34,12 +35,8 @@ func TestHandOver(t *testing.T) {
 	if !<-r.given {
 		t.Error("Give does not know that it gave")
 	}
-	if want := []string{"accepted", "sockets", "yield", "decided true", "apart"}; !slices.Equal(want, r.holder.log()) {
-		t.Errorf("holder: %v, want %v", r.holder.log(), want)
-	}
-	if want := []string{"serve"}; !slices.Equal(want, s.log()) {
-		t.Errorf("successor: %v, want %v", s.log(), want)
-	}
+	testutil.Equal(t, "holder", []string{"accepted", "sockets", "yield", "decided true", "apart"}, r.holder.log())
+	testutil.Equal(t, "successor", []string{"serve"}, s.log())
 	// The descriptors are the holder's own files.
 	for name, pair := range map[string][2]*os.File{"socket": {r.holder.pipe, s.opened[0].File}, "lock": {r.holder.lock, taken.Lock}} {
 		a, errA := pair[0].Stat()
@@ -76,9 +73,7 @@ func TestEveryStepMayFail(t *testing.T) {
 			if tc.holder != "" && (!errors.As(err, &refused) || !refused.Later || refused.By != older) {
 				t.Errorf("not a refusal that may be asked again: %#v", err)
 			}
-			if got := slices.Contains(s.log(), "abandon"); got != tc.abandons {
-				t.Errorf("successor: %v; abandon: want %t", s.log(), tc.abandons)
-			}
+			testutil.Equal(t, fmt.Sprintf("successor: %v; abandon", s.log()), tc.abandons, slices.Contains(s.log(), "abandon"))
 			if tc.holder != "accepted" {
 				if err := <-r.holder.ended; err == nil {
 					t.Error("the holder takes it for a success")
@@ -172,9 +167,7 @@ func TestSuccessorDies(t *testing.T) {
 			if err := <-r.holder.ended; err == nil {
 				t.Error("the holder takes it for a success")
 			}
-			if got := slices.Contains(r.holder.log(), "decided false"); got != tc.decided {
-				t.Errorf("holder: %v", r.holder.log())
-			}
+			testutil.Equal(t, fmt.Sprintf("holder: %v", r.holder.log()), tc.decided, slices.Contains(r.holder.log(), "decided false"))
 			if slices.Contains(r.holder.log(), "decided true") {
 				t.Errorf("holder: %v", r.holder.log())
 			}
@@ -219,9 +212,8 @@ func TestOtherVersion(t *testing.T) {
 	}{{"200", "handover version 1, not 2, and ends instead", true}, {"50", "is not older", false}} {
 		r := newRig(t)
 		c := r.dial(t)
-		if _, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`))
+		testutil.Must(t, err)
 		var m refusal
 		if _, err := c.receive(5*time.Second, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
 			t.Errorf("%+v, %v", m, err)

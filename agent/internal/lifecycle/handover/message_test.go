@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -31,9 +32,7 @@ func TestMessages(t *testing.T) {
 	for _, m := range wire {
 		packet, err := encode(m.kind, m.body)
 		testutil.Must(t, err)
-		if string(packet) != m.packet {
-			t.Errorf("%s: written as\n%s, want\n%s", m.kind, packet, m.packet)
-		}
+		testutil.Equal(t, fmt.Sprintf("%s as it is written", m.kind), m.packet, string(packet))
 		testutil.Must(t, parse(packet, m.kind, m.into))
 		if again, err := encode(m.kind, m.into); m.into != nil && (err != nil || string(again) != m.packet) {
 			t.Errorf("%s: read and written again it is %s, %v", m.kind, again, err)

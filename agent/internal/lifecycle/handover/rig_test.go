@@ -48,10 +48,7 @@ func (s *side) call(name string) error {
 	if hook != nil {
 		hook()
 	}
-	if fails {
-		return fmt.Errorf("%s fails", name)
-	}
-	return nil
+	return testutil.ErrorIf(fails, "%s fails", name)
 }
 
 func (s *side) log() []string {

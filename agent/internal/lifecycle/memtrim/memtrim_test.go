@@ -1,7 +1,6 @@
 package memtrim
 
 import (
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,9 +41,7 @@ func TestAreas(t *testing.T) {
 		"what ended before says no, 2": {one(code, "0", "0") + one(code, "4", "0"), want},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(c.want, areas(c.smaps, file), cmp.AllowUnexported(area{})); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "areas", c.want, areas(c.smaps, file), cmp.AllowUnexported(area{}))
 		})
 	}
 }
@@ -79,9 +76,7 @@ func TestSettle(t *testing.T) {
 // rssFile is how many bytes of files are resident.
 func rssFile(t *testing.T) int64 {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	testutil.Must(t, err)
-	_, rest, _ := strings.Cut(string(status), "RssFile:")
+	_, rest, _ := strings.Cut(testutil.ReadFile(t, "/proc/self/status"), "RssFile:")
 	n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 	testutil.Must(t, err)
 	return n << 10
