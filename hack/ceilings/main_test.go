@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestCompare(t *testing.T) {
@@ -22,9 +24,7 @@ func TestCompare(t *testing.T) {
 	} {
 		c := counts{sizes: map[string]int{"Plain.Says": row.n}}
 		kept, err := compare(io.Discard, row.ceiling, c, false)
-		if kept != row.kept {
-			t.Errorf("%s: %q, want %q", name, kept, row.kept)
-		}
+		testutil.Equal(t, name, row.kept, kept)
 		if (err == nil) != (row.problems == "") || err != nil && !strings.Contains(err.Error(), row.problems) {
 			t.Errorf("%s: %v, want %q", name, err, row.problems)
 		}
@@ -39,12 +39,8 @@ func TestMeasure(t *testing.T) {
 	long := "package a\n\nfunc f() {" + strings.Repeat("\n\tf()", 71) + "\n}\n\ntype s struct {" + strings.Repeat("\n\ta, b, c int", 7) + "\n}\n\n// " + strings.Repeat("x", 138) + "\n"
 	long += "//go:generate " + strings.Repeat("x", 140) + "\n" // one line by its syntax
 	c := counts{findings: map[string][]string{}}
-	if err := c.long("a.go", []byte(long), ".product"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, c.long("a.go", []byte(long), ".product"))
 	for rule, want := range map[string]string{"Function.product": "a.go:3: 71", "Struct.product": "a.go:77: 21", "Line.product": "a.go:87: 141"} {
-		if got := strings.Join(c.findings[rule], ", "); got != want {
-			t.Errorf("%s: %q, want %q", rule, got, want)
-		}
+		testutil.Equal(t, rule, want, strings.Join(c.findings[rule], ", "))
 	}
 }

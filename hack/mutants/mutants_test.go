@@ -6,9 +6,10 @@ import (
 	"go/token"
 	"go/types"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const fixture = `package a
@@ -51,9 +52,7 @@ func (s *server) f(x int, names []string) (text string, err error) {
 // TestSites holds the tool to its mutants, and compiles each of them.
 func TestSites(t *testing.T) {
 	all, err := sites("a.go", []byte(fixture))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var got []string
 	for _, m := range all {
 		got = append(got, strings.Join([]string{m.Func, m.Kind, m.Old, m.New}, "|"))
@@ -67,9 +66,8 @@ func TestSites(t *testing.T) {
 			t.Errorf("%s: %v", m.key(), err)
 			continue
 		}
-		if _, err := new(types.Config).Check("a", fset, []*ast.File{file}, nil); err != nil {
-			t.Errorf("%s: %v", m.key(), err)
-		}
+		_, err = new(types.Config).Check("a", fset, []*ast.File{file}, nil)
+		testutil.Check(t, err, m.key())
 	}
 	want := []string{
 		"|constant|3|(3 + 1)", "|constant|3|(3 - 1)",
@@ -82,17 +80,13 @@ func TestSites(t *testing.T) {
 		"server.f|constant|1|(1 + 1)", "server.f|constant|1|(1 - 1)",
 		`server.f|return|names[x]|""`, "server.f|return|err|nil",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("mutants\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	testutil.Equal(t, "mutants", want, got)
 }
 
 func TestDraw(t *testing.T) {
 	drawn := func(seed uint64) []mutant {
 		all, err := sites("a.go", []byte(fixture))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		keys := map[string]bool{}
 		for _, m := range all {
 			if keys[m.key()] {

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var (
@@ -89,15 +91,11 @@ func product(t *testing.T) (all []mutant) {
 	cmd := exec.Command("go", append([]string{"list", "-f", "{{range .GoFiles}}{{$.Dir}}/{{.}}\n{{end}}"}, strings.Fields(areas)...)...)
 	cmd.Dir, cmd.Stderr = *root, os.Stderr
 	files, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for _, file := range strings.Fields(string(files)) {
 		name, src := relative(t, file), read(t, file)
 		found, err := sites(name, src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		all = append(all, found...)
 	}
 	fmt.Printf("%d mutants in the tree\n", len(all))
@@ -107,22 +105,16 @@ func product(t *testing.T) (all []mutant) {
 func relative(t *testing.T, file string) string {
 	t.Helper()
 	top, err := filepath.Abs(*root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	name, err := filepath.Rel(top, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return name
 }
 
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	return text
 }
 
@@ -134,19 +126,13 @@ var (
 func try(t *testing.T, m *mutant, pkg string) {
 	t.Helper()
 	file, err := filepath.Abs(filepath.Join(*root, m.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	dir := t.TempDir()
 	changed, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
 	text, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for name, text := range map[string]string{changed: m.apply(read(t, file)), overlay: string(text)} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	output, err := test(t, with(t, pkg), overlay)
 	m.Result, m.Tests = "killed", ""
@@ -174,9 +160,7 @@ func with(t *testing.T, pkg string) []string {
 	cmd := exec.Command("go", append([]string{"list", "-f", format}, strings.Fields(areas)...)...)
 	cmd.Dir, cmd.Stderr = *root, os.Stderr
 	lines, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	for line := range strings.Lines(string(lines)) {
 		f := strings.Fields(line)
 		path := "github.com/neardns/neardns/" + strings.TrimPrefix(pkg, "./")
@@ -226,13 +210,9 @@ func record(t *testing.T, m mutant) {
 		return
 	}
 	f, err := os.OpenFile(*out, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer func() { _ = f.Close() }()
-	if err := json.NewEncoder(f).Encode(m); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.NewEncoder(f).Encode(m))
 }
 
 func table(tried []mutant) {
