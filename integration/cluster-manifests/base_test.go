@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,14 +19,10 @@ import (
 
 func TestBase(t *testing.T) {
 	objects := decode(t, "base", render(t, "base"))
-	if len(objects) != 3 {
-		t.Errorf("%d objects, want 3", len(objects))
-	}
+	equal(t, "objects", 3, len(objects))
 	set := the[*appsv1.DaemonSet](t, objects)
 	pod := set.Spec.Template.Spec
-	if pod.ServiceAccountName != the[*corev1.ServiceAccount](t, objects).Name {
-		t.Errorf("service account %q is not there", pod.ServiceAccountName)
-	}
+	equal(t, "service account", the[*corev1.ServiceAccount](t, objects).Name, pod.ServiceAccountName)
 	wantHandOver(t, set)
 	wantCapabilities(t, pod.InitContainers[1], "DAC_OVERRIDE", "CHOWN")
 	wantCapabilities(t, pod.Containers[0], "BPF", "PERFMON", "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
@@ -83,9 +78,7 @@ func TestNodeConfigs(t *testing.T) {
 				shown := show(t, text)
 				for _, set := range all[*appsv1.DaemonSet](objects) {
 					if p := set.Spec.Template.Spec.Containers[0].LivenessProbe; p != nil {
-						if want := net.JoinHostPort(p.HTTPGet.Host, p.HTTPGet.Port.String()); shown.Listen.Health != want {
-							t.Errorf("the agent listens on %s, liveness asks %s", shown.Listen.Health, want)
-						}
+						equal(t, "where the agent listens", net.JoinHostPort(p.HTTPGet.Host, p.HTTPGet.Port.String()), shown.Listen.Health)
 					}
 				}
 			})
@@ -116,38 +109,25 @@ func TestFlagsAreKnown(t *testing.T) {
 					t.Errorf("%v exits with %d: %s", probe, code, out)
 				}
 			}
+			want, text := 2, "/etc/neardns/nodeconfig.yaml"
 			switch c.Name {
 			case "copy": // it finds nothing to copy here
 				args = []string{args[0], "--from=" + t.TempDir(), "--to=" + t.TempDir(), "--once"}
-				if out, code := run(t, program, nil, args...); code != 0 {
-					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
-				}
-				known++
-				continue
-			case "done": // it waits; that its word is known, a flag behind it shows
-				if out, code := run(t, program, nil, append(args, "now")...); code != 2 || !strings.Contains(out, `unexpected argument "now"`) {
-					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
-				}
-				known++
-				continue
+				want, text = 0, ""
+			case "done": // it waits; an argument too many shows that its word is known
+				args = append(args, "now")
+				text = `unexpected argument "now"`
+			case "entry": // it needs no configuration, and finds no network here
+				args = append(args, "--dry-run", "--cni-bin="+t.TempDir(), "--cni-conf="+t.TempDir())
+				want, text = 0, ""
 			}
-			if c.Name == "entry" { // it needs no configuration, and finds no network here
-				args = append(slices.Clone(args), "--dry-run", "--cni-bin="+t.TempDir(), "--cni-conf="+t.TempDir())
-				if out, code := run(t, program, nil, args...); code != 0 {
-					t.Errorf("%s %v exits with %d: %s", program, args, code, out)
-				}
-				known++
-				continue
-			}
-			if out, code := run(t, program, nil, args...); code != 2 || !strings.Contains(out, "/etc/neardns/nodeconfig.yaml") {
-				t.Errorf("%s %v exits with %d: %s", program, args, code, out)
+			if out, code := run(t, program, nil, args...); code != want || !strings.Contains(out, text) {
+				t.Errorf("%s %v exits with %d, want %d and %q: %s", program, args, code, want, text, out)
 			}
 			known++
 		}
 	}
-	if known != 7 {
-		t.Errorf("%d command lines tried", known)
-	}
+	equal(t, "command lines tried", 7, known)
 }
 
 // TestKubectlRights: the reader reads, and only the operator has pods/exec, which its text calls root.
@@ -159,13 +139,9 @@ func TestKubectlRights(t *testing.T) {
 		kept := slices.DeleteFunc(slices.Clone(objects), func(o runtime.Object) bool { return o.(metav1.Object).GetName() != name })
 		return rights(the[*rbacv1.ClusterRole](t, kept), kept)
 	}
-	if diff := cmp.Diff([]string{"cluster: list nodes", "kube-system: get pods/proxy", "kube-system: list pods"}, of("neardns-reader")); diff != "" {
-		t.Errorf("the reader (-want +got):\n%s", diff)
-	}
+	equal(t, "the reader", []string{"cluster: list nodes", "kube-system: get pods/proxy", "kube-system: list pods"}, of("neardns-reader"))
 	want := []string{"cluster: get pods", "cluster: list networking.k8s.io/networkpolicies", "kube-system: get pods/log", "kube-system: get,create pods/exec"}
-	if diff := cmp.Diff(want, of("neardns-operator")); diff != "" {
-		t.Errorf("the operator (-want +got):\n%s", diff)
-	}
+	equal(t, "the operator", want, of("neardns-operator"))
 	if len(objects) != 4 || !strings.Contains(text, "EQUALS ROOT ON EVERY NODE") {
 		t.Errorf("%d objects, or no warning of what pods/exec is", len(objects))
 	}
@@ -193,9 +169,7 @@ func TestClusterwidePolicies(t *testing.T) {
 		}
 	}
 	want := []string{"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy", "cilium.io/v2 CiliumClusterwideNetworkPolicy", "projectcalico.org/v3 GlobalNetworkPolicy"}
-	if diff := cmp.Diff(want, kinds); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	equal(t, "kinds", want, kinds)
 }
 
 // The policy opens what the agent listens on by default, and nothing else.

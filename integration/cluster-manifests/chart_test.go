@@ -1,6 +1,7 @@
 package clustermanifests
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
@@ -193,9 +193,7 @@ func TestChart(t *testing.T) {
 				want = append(want, render(t, k))
 			}
 			manifests := objects(t, strings.Join(want, "---\n"))
-			if changes := cmp.Diff(manifests, withoutRecommended(objects(t, text), manifests)); changes != "" {
-				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", changes)
-			}
+			equal(t, "kustomize (-) and the chart (+) differ", manifests, withoutRecommended(objects(t, text), manifests))
 		})
 	}
 }
@@ -289,9 +287,7 @@ func TestChartPods(t *testing.T) {
 		}
 	}
 	want := []string{"registry.example/neardns-agent@" + digest, "registry.example/neardns-controller:dev", "registry.example/neardns-edge:dev", "registry.example/neardns-plugin:dev"}
-	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
-		t.Errorf("images %v, want %v", got, want)
-	}
+	equal(t, "images", want, slices.Sorted(maps.Keys(seen)))
 	// The schemas list the containers that there are.
 	resources := func(names ...string) values {
 		all := values{}
@@ -359,16 +355,12 @@ func TestChartEdge(t *testing.T) {
 		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == set.Name }) {
 			t.Errorf("the pods do not mount %s: %+v", set.Name, pod.Volumes)
 		}
-		if want := "registry.example/dns/neardns-edge:dev"; pod.Containers[0].Image != want {
-			t.Errorf("image %s, want %s", pod.Containers[0].Image, want)
-		}
+		equal(t, "image", "registry.example/dns/neardns-edge:dev", pod.Containers[0].Image)
 		file := filepath.Join(t.TempDir(), "edgeconfig.yaml")
 		must(t, os.WriteFile(file, []byte(set.Data["edgeconfig.yaml"]), 0o600))
 		if out, code := run(t, "neardns-edge", []string{"POD_IPS=10.0.0.7"}, "--check", "--config="+file); code != 0 || !strings.Contains(set.Data["edgeconfig.yaml"], zone) {
 			t.Errorf("neardns-edge refuses it: %s", out)
 		}
 	}
-	if len(names) != 2 {
-		t.Errorf("a changed configuration keeps its name: %v", names)
-	}
+	equal(t, fmt.Sprintf("names of two configurations: %v", names), 2, len(names))
 }

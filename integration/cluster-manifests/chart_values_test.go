@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -37,9 +36,7 @@ func TestChartValues(t *testing.T) {
 		"name: follow\n":                                       1,
 		"name: nri\n":                                          2,
 	} {
-		if n := strings.Count(text, part); n != times {
-			t.Errorf("%q is there %d times, not %d", part, n, times)
-		}
+		equal(t, part, times, strings.Count(text, part))
 	}
 }
 
@@ -76,9 +73,7 @@ func TestChartNodeConfig(t *testing.T) {
 			for from, into := range map[string]*any{config: &got, wanted: &want} {
 				must(t, yaml.Unmarshal([]byte(from), into))
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			equal(t, "values", want, got)
 		})
 	}
 }
@@ -141,9 +136,7 @@ func TestChartPlatforms(t *testing.T) {
 				}
 			}
 			for name, want := range map[string]string{"cni-bin": p.CNIBin + "/", "cni-conf": p.CNIConf + "/", "kubelet": p.Mount, "kube-dns-corefile": p.Corefile} {
-				if got[name] != want {
-					t.Errorf("%s is %s, want %s", name, got[name], want)
-				}
+				equal(t, name, want, got[name])
 			}
 			if none := helm(t, nodeChart, p.Namespace, map[string]any{"platform": p.Name, "paths": map[string]any{"kubelet": "none"}}); strings.Contains(none, "name: kubelet") {
 				t.Error("with no kubelet's configuration there is one")
@@ -211,9 +204,7 @@ func TestChartKnobs(t *testing.T) {
 	}
 	for part, times := range map[string]int{"pod: label": 2, "pod: note": 2, "pool: blue": 2, "key: gpu": 2, "priorityClassName: mine": 2, "type: OnDelete": 1,
 		"name: UPSTREAM": 1, "serviceAccountName: cache\n": 1, "virtual-kubelet": 0, "system-node-critical": 0} {
-		if n := strings.Count(text, part); n != times {
-			t.Errorf("%q is there %d times, not %d", part, n, times)
-		}
+		equal(t, part, times, strings.Count(text, part))
 	}
 }
 
@@ -239,13 +230,9 @@ func TestFleetChartKnobs(t *testing.T) {
 	}
 	for part, times := range map[string]int{"pool: blue": 4, "interval: 15s": 3, "kind: PodDisruptionBudget": 3, "path: /readyz": 3,
 		"path: /var/lib/rancher/k3s/data/cni": 1, "system:serviceaccount:dns:": 1, "--namespace=dns": 1, "kube-system": 1 /* its UID */} {
-		if n := strings.Count(text, part); n != times {
-			t.Errorf("%q is there %d times, not %d", part, n, times)
-		}
+		equal(t, part, times, strings.Count(text, part))
 	}
-	if kept != 4 {
-		t.Errorf("%d definitions are kept, want NodeDNS, DNSZone, DNSRecord and DNSPolicy", kept)
-	}
+	equal(t, "definitions that are kept: NodeDNS, DNSZone, DNSRecord and DNSPolicy", 4, kept)
 }
 
 // On OpenShift, the controller looks for kube-dns by the name that it has there, and each right is in its namespace.
@@ -254,9 +241,7 @@ func TestFleetChartOpenShift(t *testing.T) {
 	text := helm(t, fleetChart, "openshift-dns", values{"platform": "openshift",
 		"placement": values{"enabled": true, "clusterDNS": true}})
 	args := the[*appsv1.Deployment](t, decode(t, "openshift", text)).Spec.Template.Spec.Containers[0].Args
-	if want := []string{"placement", "--namespace=openshift-dns", "--kube-dns=dns-default"}; !slices.Equal(args, want) {
-		t.Errorf("%q, want %q", args, want)
-	}
+	equal(t, "arguments", []string{"placement", "--namespace=openshift-dns", "--kube-dns=dns-default"}, args)
 	if strings.Contains(text, "kube-system") || strings.Count(text, "system:serviceaccount:openshift-dns:neardns-controller") != 2 {
 		t.Error("an account or a role is of another namespace")
 	}

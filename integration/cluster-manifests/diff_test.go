@@ -1,66 +1,36 @@
 package clustermanifests
 
-import "strings"
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
 
-// context is how many lines a difference shows around itself.
-const context = 2
-
-// diff shows what is to be done to the lines of a to have those of b, with the lines around; empty where they are equal. Both are
-// a few hundred lines, so the table of their longest common lines is small.
-func diff(a, b string) string {
-	if a == b {
-		return ""
+// diff shows what is to be done to the lines of a to have those of b, with two lines around; empty if they are equal. In place of the
+// numbers of lines, which every change of the base would move, it has dots.
+func diff(t *testing.T, a, b string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"a": a, "b": b} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
-	common := make([][]int, len(x)+1)
-	for i := range common {
-		common[i] = make([]int, len(y)+1)
+	cmd := exec.CommandContext(t.Context(), "diff", "--unified=2", "a", "b")
+	cmd.Dir = dir
+	text, err := cmd.Output()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() > 1 {
+		t.Fatalf("diff: %v", err)
 	}
-	for i := len(x) - 1; i >= 0; i-- {
-		for j := len(y) - 1; j >= 0; j-- {
-			if x[i] == y[j] {
-				common[i][j] = common[i+1][j+1] + 1
-			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
-			}
-		}
-	}
-	var lines []string
-	for i, j := 0, 0; i < len(x) || j < len(y); {
-		switch {
-		case i < len(x) && j < len(y) && x[i] == y[j]:
-			lines = append(lines, "  "+x[i])
-			i, j = i+1, j+1
-		case j == len(y) || i < len(x) && common[i+1][j] >= common[i][j+1]:
-			lines = append(lines, "- "+x[i])
-			i++
-		default:
-			lines = append(lines, "+ "+y[j])
-			j++
-		}
-	}
-	return around(lines)
-}
-
-// around keeps the changed lines and those near them.
-func around(lines []string) string {
-	changed := func(i int) bool { return i >= 0 && i < len(lines) && lines[i][0] != ' ' }
 	var out strings.Builder
-	skipped := false
-	for i, line := range lines {
-		near := false
-		for d := -context; d <= context; d++ {
-			near = near || changed(i+d)
-		}
-		if !near {
-			skipped = true
-			continue
-		}
-		if skipped {
+	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
+		switch {
+		case i < 2: // the files' names
+		case line[0] == '@':
 			out.WriteString("...\n")
+		default:
+			out.WriteString(strings.TrimRight(line[:1]+" "+line[1:], " ") + "\n")
 		}
-		skipped = false
-		out.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return out.String()
 }

@@ -16,9 +16,7 @@ func TestEdge(t *testing.T) {
 	text := render(t, "edge")
 	golden(t, "testdata/edge.yaml", text)
 	objects := decode(t, "edge", text)
-	if len(objects) != 4 {
-		t.Errorf("%d objects, want the StatefulSet, its Service, its PodDisruptionBudget and its ConfigMap", len(objects))
-	}
+	equal(t, "objects: StatefulSet, Service, PodDisruptionBudget and ConfigMap", 4, len(objects))
 	set := the[*appsv1.StatefulSet](t, objects)
 	pod := set.Spec.Template.Spec
 	if len(pod.Containers) != 1 || len(pod.InitContainers) > 0 || pod.HostNetwork || pod.HostPID || *pod.AutomountServiceAccountToken {
@@ -40,9 +38,7 @@ func TestEdge(t *testing.T) {
 		t.Errorf("%+v", service.Spec)
 	}
 	file := filepath.Join(t.TempDir(), "edgeconfig.yaml")
-	if err := os.WriteFile(file, []byte(the[*corev1.ConfigMap](t, objects).Data["edgeconfig.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(the[*corev1.ConfigMap](t, objects).Data["edgeconfig.yaml"]), 0o600))
 	env := []string{"POD_IP=10.0.0.7", "POD_IPS=10.0.0.7,fd00::7"}
 	if out, code := run(t, "neardns-edge", env, "--check", "--config="+file); code != 0 || !strings.Contains(out, "good") {
 		t.Errorf("neardns-edge refuses it: %s", out)

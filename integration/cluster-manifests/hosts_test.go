@@ -1,7 +1,6 @@
 package clustermanifests
 
 import (
-	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,9 +15,7 @@ func TestHostsDaemonSet(t *testing.T) {
 	text := render(t, "hosts")
 	golden(t, "testdata/hosts.yaml", text)
 	objects := decode(t, "hosts", text)
-	if len(objects) != 2 {
-		t.Errorf("%d objects, want the DaemonSet and its ConfigMap", len(objects))
-	}
+	equal(t, "objects: DaemonSet and ConfigMap", 2, len(objects))
 	pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
 	if len(pod.Containers) != 1 || len(pod.InitContainers) > 0 || pod.ServiceAccountName != "" {
 		t.Fatalf("%d containers, %d before them, account %q", len(pod.Containers), len(pod.InitContainers), pod.ServiceAccountName)
@@ -34,9 +31,7 @@ func TestHostsDaemonSet(t *testing.T) {
 			host = append(host, v.HostPath.Path)
 		}
 	}
-	if !slices.Equal(host, []string{"/etc", "/run/neardns"}) {
-		t.Errorf("it mounts %v", host)
-	}
+	equal(t, "it mounts", []string{"/etc", "/run/neardns"}, host)
 	// Next to the agent on the node's network.
 	mine, base := show(t, nodeConfig(t, "hosts")).Listen, show(t, nodeConfig(t, "base")).Listen
 	if mine.Health == base.Health || mine.Metrics == base.Metrics {

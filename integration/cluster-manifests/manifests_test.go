@@ -1,6 +1,7 @@
 package clustermanifests
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func TestOverlays(t *testing.T) {
 		}
 		overlays++
 		t.Run(overlay, func(t *testing.T) {
-			changes := diff(base, render(t, name))
+			changes := diff(t, base, render(t, name))
 			if changes == "" {
 				t.Error("it changes nothing")
 			}
@@ -49,9 +50,7 @@ func TestOverlays(t *testing.T) {
 // What the golden files show as text is what the agent takes it for.
 func TestOverlaysMean(t *testing.T) {
 	for _, mode := range []string{"iptables", "ipvs", "nftables"} {
-		if s := show(t, nodeConfig(t, "overlays/"+mode)); s.KubeProxyMode != mode {
-			t.Errorf("%s: kube-proxy's mode is %s", mode, s.KubeProxyMode)
-		}
+		equal(t, "kube-proxy's mode", mode, show(t, nodeConfig(t, "overlays/"+mode)).KubeProxyMode)
 	}
 	if s := show(t, nodeConfig(t, "overlays/dual-stack")); len(s.Redirects) != 2 || len(s.Upstreams.Cluster) != 2 {
 		t.Errorf("dual-stack: %+v", s)
@@ -83,9 +82,7 @@ func TestServiceOfTheEnhancement(t *testing.T) {
 		t.Errorf("%+v", service)
 	}
 	for i, want := range []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}} {
-		if service.Spec.Ports[i] != want {
-			t.Errorf("port %d is %+v, want %+v", i, service.Spec.Ports[i], want)
-		}
+		equal(t, fmt.Sprintf("port %d", i), want, service.Spec.Ports[i])
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,21 +49,16 @@ func TestPrometheusRule(t *testing.T) {
 		spec, err := yaml.Marshal(rule.Spec)
 		must(t, err)
 		must(t, yaml.Unmarshal(spec, &operators))
-		if d := cmp.Diff(plain, operators); d != "" {
-			t.Errorf("%s: the operator reads other rules (-ours +its):\n%s", of.file, d)
-		}
+		equal(t, of.file+": the operator reads other rules (-ours +its)", plain, operators)
 	}
 }
 
 // wantSelected checks that a monitor selects the pods of a workload, whose job is of a name that the alerts' tests know.
 func wantSelected(t *testing.T, monitor *monitoringv1.PodMonitor, namespace string, pods map[string]string, job string) {
 	t.Helper()
-	if d := cmp.Diff(pods, monitor.Spec.Selector.MatchLabels); d != "" || monitor.Namespace != namespace {
-		t.Errorf("%s: it selects other pods, in %s (-pods +selector):\n%s", job, monitor.Namespace, d)
-	}
-	if got := pods[monitor.Spec.JobLabel]; got != job {
-		t.Errorf("job %q, want %q", got, job)
-	}
+	equal(t, job+": pods that it selects", pods, monitor.Spec.Selector.MatchLabels)
+	equal(t, job+": namespace", namespace, monitor.Namespace)
+	equal(t, "job", job, pods[monitor.Spec.JobLabel])
 }
 
 // The pods of controllers and edges list their port, so the monitors name it.
@@ -133,9 +127,7 @@ func TestPodMonitor(t *testing.T) {
 	if len(want) != len(got)+2 {
 		t.Fatalf("the sample has %d relabelings, the monitor %d", len(want), len(got))
 	}
-	if d := cmp.Diff(want[:len(got)], got); d != "" {
-		t.Errorf("relabelings (-sample +monitor):\n%s", d)
-	}
+	equal(t, "relabelings (-sample +monitor)", want[:len(got)], got)
 	// The port is where the agent listens.
 	address := show(t, the[*corev1.ConfigMap](t, base).Data["nodeconfig.yaml"]).Listen.Metrics
 	if _, port, _ := strings.Cut(address, ":"); !strings.HasSuffix(got[1].Replacement, ":"+port) || !strings.HasSuffix(got[2].Replacement, ":"+port) {

@@ -40,18 +40,12 @@ func TestPlacementOfPods(t *testing.T) {
 	left := the[*appsv1.DaemonSet](t, decode(t, "placement", render(t, "placement"))).Spec.Template.Spec
 	avoids, wants := term(t, &base), term(t, &left)
 	want := corev1.NodeSelectorRequirement{Key: placement.Label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{placement.Excluded}}
-	if d := cmp.Diff(want, avoids); d != "" {
-		t.Errorf("base (-want +got):\n%s", d)
-	}
+	equal(t, "base", want, avoids)
 	want.Operator = corev1.NodeSelectorOpIn
-	if d := cmp.Diff(want, wants); d != "" {
-		t.Errorf("left (-want +got):\n%s", d)
-	}
+	equal(t, "left", want, wants)
 	for name, pod := range map[string]corev1.PodSpec{"base": base, "left": left} {
 		got := corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity, Tolerations: pod.Tolerations, HostNetwork: pod.HostNetwork}
-		if d := cmp.Diff(placement.BasePod(), got); d != "" {
-			t.Errorf("%s (-what the controller thinks +the manifest):\n%s", name, d)
-		}
+		equal(t, name+" (-what the controller thinks +the manifest)", placement.BasePod(), got)
 	}
 }
 
@@ -71,7 +65,7 @@ func TestLeftIsNotUninstall(t *testing.T) {
 	if args := left.Spec.Template.Spec.InitContainers[1].Args; !slices.Contains(args, "--host-root=") {
 		t.Errorf("it takes the lines out of the hosts file: %q", args)
 	}
-	golden(t, "testdata/placement-left.diff", diff(render(t, "uninstall"), render(t, "placement/left")))
+	golden(t, "testdata/placement-left.diff", diff(t, render(t, "uninstall"), render(t, "placement/left")))
 }
 
 // wantPolicy checks that a manifest's admission policy is in force, and is about the account alone.
@@ -110,13 +104,10 @@ func TestController(t *testing.T) {
 	}
 	want := subjects(account)
 	roles := all[*rbacv1.RoleBinding](objects)
-	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" || len(roles) != 2 {
-		t.Errorf("%d role bindings, cluster's (-want +got):\n%s", len(roles), d)
-	}
+	equal(t, "cluster's binding", want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects)
+	equal(t, "role bindings", 2, len(roles))
 	for _, b := range roles {
-		if d := cmp.Diff(want, b.Subjects); d != "" {
-			t.Errorf("%s (-want +got):\n%s", b.Namespace, d)
-		}
+		equal(t, b.Namespace, want, b.Subjects)
 	}
 	for _, v := range wantPolicy(t, objects, account).Spec.Variables {
 		if v.Name == "label" && v.Expression != "'"+placement.Label+"'" {
@@ -145,23 +136,17 @@ func TestControllerRights(t *testing.T) {
 		"kube-system: get,list,watch pods",
 		"kube-system: get,update coordination.k8s.io/leases neardns-placement",
 	}
-	if d := cmp.Diff(want, out); d != "" {
-		t.Errorf("rights (-want +got):\n%s", d)
-	}
+	equal(t, "rights", want, out)
 }
 
 // The Role for the placement of kube-dns is separate. It names two objects, and an admission policy limits the fields.
 func TestClusterDNSRights(t *testing.T) {
 	objects := decode(t, "cluster-dns", render(t, "placement/cluster-dns"))
 	want := []string{"cluster: patch operator.openshift.io/dnses default", "kube-system: patch apps/deployments coredns"}
-	if d := cmp.Diff(want, rights(the[*rbacv1.ClusterRole](t, objects), objects)); d != "" {
-		t.Errorf("rights (-want +got):\n%s", d)
-	}
+	equal(t, "rights", want, rights(the[*rbacv1.ClusterRole](t, objects), objects))
 	account := the[*corev1.ServiceAccount](t, decode(t, "placement", render(t, "placement")))
-	if d := cmp.Diff([][]rbacv1.Subject{subjects(account), subjects(account)},
-		[][]rbacv1.Subject{the[*rbacv1.RoleBinding](t, objects).Subjects, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects}); d != "" {
-		t.Errorf("bindings (-want +got):\n%s", d)
-	}
+	equal(t, "binding", subjects(account), the[*rbacv1.RoleBinding](t, objects).Subjects)
+	equal(t, "cluster's binding", subjects(account), the[*rbacv1.ClusterRoleBinding](t, objects).Subjects)
 	wantPolicy(t, objects, account)
 }
 
@@ -178,8 +163,7 @@ func TestSeedDocuments(t *testing.T) {
 	} {
 		file := "../../fleet/conf/nodedns-" + name + ".yaml"
 		object := the[*v1alpha1.NodeDNS](t, decode(t, file, readFile(t, file)))
-		if d := cmp.Diff(want, object.Spec.NodePlacement); d != "" || object.Name != v1alpha1.Name {
-			t.Errorf("%s, named %s (-want +got):\n%s", file, object.Name, d)
-		}
+		equal(t, file, want, object.Spec.NodePlacement)
+		equal(t, file+": name", v1alpha1.Name, object.Name)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -15,24 +14,16 @@ import (
 func wantOnNodes(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
 	pod := set.Spec.Template.Spec
-	if d := cmp.Diff(set.Spec.Selector.MatchLabels, set.Spec.Template.Labels); d != "" {
-		t.Errorf("selector and labels differ:\n%s", d)
-	}
-	if set.Namespace != "kube-system" {
-		t.Errorf("it is in namespace %q: KUBE_DNS_SERVICE_HOST and the ConfigMap kube-dns are in kube-system", set.Namespace)
-	}
+	equal(t, "selector and labels", set.Spec.Selector.MatchLabels, set.Spec.Template.Labels)
+	equal(t, "the namespace that has KUBE_DNS_SERVICE_HOST and the ConfigMap kube-dns", "kube-system", set.Namespace)
 	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSDefault || pod.PriorityClassName != "system-node-critical" {
 		t.Errorf("hostNetwork %v, dnsPolicy %v, priority class %q", pod.HostNetwork, pod.DNSPolicy, pod.PriorityClassName)
 	}
 	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
 		t.Error("it gets a token for the API server, which it never asks")
 	}
-	if d := cmp.Diff([]corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations); d != "" {
-		t.Errorf("tolerations (-want +got):\n%s", d)
-	}
-	if pod.NodeSelector["kubernetes.io/os"] != "linux" {
-		t.Errorf("node selector %v", pod.NodeSelector)
-	}
+	equal(t, "tolerations", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, pod.Tolerations)
+	equal(t, "node selector's operating system", "linux", pod.NodeSelector["kubernetes.io/os"])
 	if p := pod.SecurityContext; p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("seccomp: %+v", p.SeccompProfile)
 	}
@@ -50,9 +41,7 @@ func wantConfined(t *testing.T, c corev1.Container) {
 	if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.Privileged != nil {
 		t.Fatalf("%s: security context %+v", c.Name, s)
 	}
-	if !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
-		t.Errorf("%s drops %v", c.Name, s.Capabilities.Drop)
-	}
+	equal(t, c.Name+" drops", []corev1.Capability{"ALL"}, s.Capabilities.Drop)
 	// The API server refuses the one with the other.
 	if admin := slices.Contains(s.Capabilities.Add, "SYS_ADMIN"); admin == (s.AllowPrivilegeEscalation != nil) {
 		t.Errorf("%s: allowPrivilegeEscalation %v beside capabilities %v", c.Name, s.AllowPrivilegeEscalation, s.Capabilities.Add)
@@ -72,9 +61,7 @@ func wantNobody(t *testing.T, c corev1.Container) {
 
 func wantCapabilities(t *testing.T, c corev1.Container, add ...corev1.Capability) {
 	t.Helper()
-	if d := cmp.Diff(add, c.SecurityContext.Capabilities.Add); d != "" {
-		t.Errorf("%s: capabilities (-want +got):\n%s", c.Name, d)
-	}
+	equal(t, c.Name+": capabilities", add, c.SecurityContext.Capabilities.Add)
 }
 
 // wantMounts checks that each mount has its volume, that the flags name folders which are mounted, and that no file is mounted

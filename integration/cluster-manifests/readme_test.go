@@ -2,7 +2,6 @@ package clustermanifests
 
 import (
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +20,7 @@ func TestReadmesOverlay(t *testing.T) {
 	const config = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nkubeProxyMode: ipvs\n"
 	ours := mine(t, map[string]string{"kustomization.yaml": text, "nodeconfig.yaml": config})
 	objects := decode(t, "README's overlay", ours)
-	if got := the[*corev1.ConfigMap](t, objects).Data["nodeconfig.yaml"]; got != config {
-		t.Errorf("the NodeConfig is\n%s", got)
-	}
+	equal(t, "the NodeConfig", config, the[*corev1.ConfigMap](t, objects).Data["nodeconfig.yaml"])
 	pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if !strings.HasPrefix(c.Image, "registry.example/neardns-") || !strings.HasSuffix(c.Image, ":v0.1.0") {
@@ -38,9 +35,7 @@ func TestReadmesOverlay(t *testing.T) {
 	pod = the[*appsv1.DaemonSet](t, decode(t, "an overlay of uninstall", mine(t, map[string]string{"kustomization.yaml": text, "nodeconfig.yaml": config}))).Spec.Template.Spec
 	wantFolders(t, pod)
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		if c.Image != "registry.example/neardns-agent:v0.1.0" {
-			t.Errorf("%s runs %s", c.Name, c.Image)
-		}
+		equal(t, c.Name+" runs", "registry.example/neardns-agent:v0.1.0", c.Image)
 	}
 }
 
@@ -61,9 +56,7 @@ func TestGuidesOverlays(t *testing.T) {
 		}
 	}
 	selector := guide("rollout.md", "## Prepare", map[string]string{"nodeconfig.yaml": "kind: NodeConfig\n"}).Spec.Template.Spec.NodeSelector
-	if want := map[string]string{"kubernetes.io/os": "linux", "neardns.io/rollout": "on"}; !maps.Equal(selector, want) {
-		t.Errorf("the rollout's nodes are chosen by %v, want %v", selector, want)
-	}
+	equal(t, "the rollout's nodes are chosen by", map[string]string{"kubernetes.io/os": "linux", "neardns.io/rollout": "on"}, selector)
 }
 
 // overlayBelow is the first overlay below a heading of install/README.md.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
@@ -73,6 +74,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// equal fails the test, which goes on, if got differs from want.
+func equal[T any](t *testing.T, what string, want, got T) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -90,6 +99,6 @@ func golden(t *testing.T, file, text string) {
 	}
 	want := readFile(t, file)
 	if want != text {
-		t.Errorf("%s is not what the manifests give now (make update-golden rewrites it):\n%s", file, diff(want, text))
+		t.Errorf("%s is not what the manifests give now (make update-golden rewrites it):\n%s", file, diff(t, want, text))
 	}
 }

@@ -52,13 +52,9 @@ func TestRolloutChoosesNodes(t *testing.T) {
 		{"## Step 3: all nodes", base, slices.DeleteFunc(numbers(50), func(i int) bool { return i == 11 || i == 20 })},
 	} {
 		relabel(t, nodes, commandsBelow(t, text, step.heading))
-		if got := chosen(t, step.pod, nodes); !slices.Equal(got, step.want) {
-			t.Errorf("%s: the agent runs on %v, want %v", step.heading, got, step.want)
-		}
+		equal(t, step.heading+": the agent runs on", step.want, chosen(t, step.pod, nodes))
 	}
-	if got := chosen(t, patched, nodes); got != nil {
-		t.Errorf("labels are left on %v", got)
-	}
+	equal(t, "nodes on which labels are left", nil, chosen(t, patched, nodes))
 }
 
 func numbers(n int) (out []int) {

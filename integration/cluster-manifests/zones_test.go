@@ -22,9 +22,7 @@ func TestZones(t *testing.T) {
 	if *deployment.Spec.Replicas != 2 || deployment.Namespace != namespace.Name || account.Namespace != namespace.Name || pod.ServiceAccountName != account.Name {
 		t.Errorf("%d replicas, account %s/%s", *deployment.Spec.Replicas, deployment.Namespace, pod.ServiceAccountName)
 	}
-	if namespace.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
-		t.Errorf("the namespace takes other pods than confined ones: %v", namespace.Labels)
-	}
+	equal(t, "the pods that the namespace takes", "restricted", namespace.Labels["pod-security.kubernetes.io/enforce"])
 	c := pod.Containers[0]
 	wantConfined(t, c)
 	wantNobody(t, c)
@@ -35,9 +33,7 @@ func TestZones(t *testing.T) {
 		t.Errorf("it looks for keys elsewhere: %v", c.Args)
 	}
 	want := subjects(account)
-	if d := cmp.Diff(want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects); d != "" {
-		t.Errorf("cluster's binding (-want +got):\n%s", d)
-	}
+	equal(t, "cluster's binding", want, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects)
 	if b := the[*rbacv1.RoleBinding](t, objects); b.Namespace != namespace.Name || cmp.Diff(want, b.Subjects) != "" {
 		t.Errorf("binding in %s: %v", b.Namespace, b.Subjects)
 	}
@@ -68,9 +64,7 @@ func TestZonesRights(t *testing.T) {
 		"neardns-zones: get,list,watch secrets",
 		"neardns-zones: get,update coordination.k8s.io/leases neardns-zones",
 	}
-	if d := cmp.Diff(want, out); d != "" {
-		t.Errorf("rights (-want +got):\n%s", d)
-	}
+	equal(t, "rights", want, out)
 }
 
 // The ready primary is an unprivileged user without a token, in a namespace that takes only such pods; integration/edge runs it.
@@ -83,7 +77,6 @@ func TestPrimary(t *testing.T) {
 	if s := pod.SecurityContext; *pod.AutomountServiceAccountToken || !*s.RunAsNonRoot || *s.FSGroup != *s.RunAsUser || pod.HostNetwork {
 		t.Errorf("%+v", pod)
 	}
-	if l := the[*corev1.Namespace](t, objects).Labels; l["pod-security.kubernetes.io/enforce"] != "restricted" {
-		t.Errorf("the namespace takes other pods than confined ones: %v", l)
-	}
+	labels := the[*corev1.Namespace](t, objects).Labels
+	equal(t, "the pods that the namespace takes", "restricted", labels["pod-security.kubernetes.io/enforce"])
 }
