@@ -34,9 +34,7 @@ func (n *node) mustSetUp(name string) *pod {
 func (n *node) mustTearDown(pods ...*pod) {
 	n.t.Helper()
 	for _, p := range pods {
-		if err := n.caller.tearDown(p); err != nil {
-			n.t.Errorf("pod %s: %v", p.name, err)
-		}
+		testutil.Check(n.t, n.caller.tearDown(p), "pod "+p.name)
 	}
 }
 
@@ -115,9 +113,7 @@ func (n *node) testMany(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, p := range pods {
 			wg.Go(func() {
-				if err := f(p); err != nil {
-					t.Errorf("pod %s: %v", p.name, err)
-				}
+				testutil.Check(t, f(p), "pod "+p.name)
 			})
 		}
 		wg.Wait()

@@ -76,9 +76,7 @@ func TestCnitool(t *testing.T) {
 // release is a module's that a go.mod of this repository pins.
 func release(t *testing.T, file, module string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../..", file))
-	testutil.Must(t, err)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(testutil.ReadFile(t, filepath.Join("../..", file))) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == "github.com/containernetworking/"+module {
 			return strings.TrimPrefix(f[1], "v")
 		}
@@ -119,13 +117,12 @@ func (c cnitool) testCheck(t *testing.T) {
 func (c cnitool) testVanished(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("left")
-	text, err := os.ReadFile(n.list())
-	testutil.Must(t, err)
+	text := testutil.ReadFile(t, n.list())
 	testutil.Must(t, os.Remove(n.list()))
 	if err := c.tearDown(p); err == nil {
 		t.Error("the tool took the pod down: say so in the table")
 	}
-	n.write("net.d/10-main.conflist", string(text))
+	n.write("net.d/10-main.conflist", text)
 	n.mustTearDown(p)
 	n.wantFiles()
 }

@@ -41,13 +41,11 @@ func (c *crio) testValidated(t *testing.T) {
 	early, err := conflist.Append(main, []byte(`{"type":"neardns","redirects":["10.96.0.10"]}`))
 	testutil.Must(t, err)
 	n.write("net.d/10-main.conflist", string(early))
-	if _, err := c.network(); err == nil || !strings.Contains(err.Error(), `failed to find plugin "neardns"`) {
-		t.Errorf("a list with a plugin that is not there: %v", err)
-	}
+	_, err = c.network()
+	testutil.WantError(t, err, `failed to find plugin "neardns"`, "a list with a plugin that is not there")
 	n.write("net.d/10-main.conflist", string(main))
-	if _, err := c.network(); err != nil {
-		t.Error(err)
-	}
+	_, err = c.network()
+	testutil.Check(t, err)
 }
 
 // CHECK is called at each start of a pod (setUp) and again when CRI-O starts; it must see what is really missing, and must not
@@ -57,13 +55,9 @@ func (c *crio) testCheck(t *testing.T) {
 	p := n.mustSetUp("checked")
 	p.wantState(podfile.Steered, "")
 	n.killAgent()
-	if err := c.status(p); err != nil {
-		t.Errorf("without an agent: %v", err)
-	}
+	testutil.Check(t, c.status(p), "without an agent")
 	p.Run("nft", "delete", "table", "inet", "neardns")
-	if err := c.status(p); err == nil || !strings.Contains(err.Error(), "neardns") {
-		t.Errorf("without the pod's table: %v", err)
-	}
+	testutil.WantError(t, c.status(p), "neardns", "without the pod's table")
 	n.startAgent()
 	n.mustTearDown(p)
 	n.wantFiles()
@@ -73,8 +67,7 @@ func (c *crio) testCheck(t *testing.T) {
 func (c *crio) testVanished(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("left")
-	text, err := os.ReadFile(n.list())
-	testutil.Must(t, err)
+	text := testutil.ReadFile(t, n.list())
 	testutil.Must(t, os.Remove(n.list()))
 	if err := c.ready(); err == nil {
 		t.Error("a node without a network is ready")
@@ -85,7 +78,7 @@ func (c *crio) testVanished(t *testing.T) {
 	if err != nil || len(leases) > 0 {
 		t.Errorf("addresses that are still given away: %q, %v", leases, err)
 	}
-	n.write("net.d/10-main.conflist", string(text))
+	n.write("net.d/10-main.conflist", text)
 }
 
 // CRI-O was away while pods ended: of one it still has the cache, of another not even that. Those that live keep all they have.
@@ -99,9 +92,7 @@ func (c *crio) testGC(t *testing.T) {
 	testutil.Must(t, n.forget(lost))
 	testutil.Must(t, c.gc(lives))
 	n.wantFiles(lives.id)
-	if err := c.status(lives); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, c.status(lives))
 	lives.wantCached("g.cluster.local.")
 	testutil.Must(t, c.gc()) // none lives: the list is empty, which is another thing than none given
 	n.wantFiles()
@@ -117,9 +108,7 @@ func (c *crio) testStatus(t *testing.T) {
 		case "nothing of ours under /run":
 			testutil.Must(t, os.RemoveAll(n.stateDir()))
 		}
-		if err := c.ready(); err != nil {
-			t.Errorf("%s: %v", when, err)
-		}
+		testutil.Check(t, c.ready(), when)
 	}
 	n.startAgent()
 }
@@ -148,13 +137,10 @@ func (c *crio) testReboot(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("old")
 	p.Close()
-	text, err := os.ReadFile(n.list())
-	testutil.Must(t, err)
+	text := testutil.ReadFile(t, n.list())
 	n.writeNetwork()
-	if err := c.gc(); err != nil {
-		t.Error(err)
-	}
-	n.write("net.d/10-main.conflist", string(text))
+	testutil.Check(t, c.gc())
+	n.write("net.d/10-main.conflist", text)
 	if err := os.Remove(podfile.Path(n.stateDir(), p.id, "eth0")); err != nil && !os.IsNotExist(err) { // gone with /run
 		t.Fatal(err)
 	}

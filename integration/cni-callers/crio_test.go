@@ -11,6 +11,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // crio calls libcni as CRI-O 1.36 does, through ocicni 0.5: which calls, in which order, with which arguments, from which text.
@@ -90,10 +92,7 @@ func (c *crio) status(p *pod) error {
 	if err != nil {
 		return fmt.Errorf("CHECK: %w", err)
 	}
-	if result == nil {
-		return errors.New("no result in the cache")
-	}
-	return nil
+	return testutil.ErrorIf(result == nil, "no result in the cache")
 }
 
 // cached is the network as it was when the pod was made. Folders of drop-in files are not in it.

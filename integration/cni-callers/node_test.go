@@ -229,9 +229,7 @@ func (n *node) wantFiles(names ...string) {
 		names[i] = filepath.Base(podfile.Path(n.stateDir(), names[i], "eth0"))
 	}
 	slices.Sort(names)
-	if !slices.Equal(got, names) {
-		n.t.Errorf("pod files %q, want %q", got, names)
-	}
+	testutil.Equal(n.t, "pod files", names, got)
 }
 
 // ask sends queries once, as a resolver does: a second time when nothing came.
@@ -265,9 +263,7 @@ func (p *pod) wantKubeDNS(name string) {
 	p.node.t.Helper()
 	serials, err := p.serials(name)
 	testutil.Must(p.node.t, err)
-	if len(serials) != 8 {
-		p.node.t.Errorf("pod %s asked for %s: answers %v, want 8 different ones", p.name, name, serials)
-	}
+	testutil.Equal(p.node.t, fmt.Sprintf("pod %s asked for %s: different answers of %v", p.name, name, serials), 8, len(serials))
 }
 
 // serials are the different ones among the answers to eight queries.

@@ -16,10 +16,9 @@ import (
 func TestCnitoolPage(t *testing.T) {
 	testutil.RequireRoot(t)
 	made.Make(t)
-	page, err := os.ReadFile("../../docs/reference/cnitool.md")
-	testutil.Must(t, err)
+	page := testutil.ReadFile(t, "../../docs/reference/cnitool.md")
 	var blocks []string
-	for _, part := range strings.Split(string(page), "```sh\n")[1:] {
+	for _, part := range strings.Split(page, "```sh\n")[1:] {
 		text, _, ok := strings.Cut(part, "```")
 		if !ok {
 			t.Fatal("a block is not closed")

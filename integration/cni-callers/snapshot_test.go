@@ -132,9 +132,7 @@ func (s snapshot) files(root string, without []string, failed func(string, ...an
 func (n *node) identical(before snapshot) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if d := cmp.Diff(before, n.snapshot()); d != "" {
-			return fmt.Errorf("the node is not as it was (-before +after):\n%s", d)
-		}
-		return nil
+		d := cmp.Diff(before, n.snapshot())
+		return testutil.ErrorIf(d != "", "the node is not as it was (-before +after):\n%s", d)
 	})
 }

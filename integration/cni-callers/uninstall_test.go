@@ -113,9 +113,7 @@ func iptablesBackEnd(n *node) {
 		n.Host.Run(program, "-w", "-t", "mangle", "-A", "PREROUTING", "-j", "RETURN")
 		n.Host.Run(program, "-w", "-t", "mangle", "-D", "PREROUTING", "-j", "RETURN")
 	}
-	config, err := os.ReadFile(n.path("node.yaml"))
-	testutil.Must(n.t, err)
-	n.write("node.yaml", string(config)+"backend: iptables-nft\n")
+	n.write("node.yaml", testutil.ReadFile(n.t, n.path("node.yaml"))+"backend: iptables-nft\n")
 }
 
 // Every step killed at some point and done again comes to the same end; pods have their DNS throughout.

@@ -33,10 +33,8 @@ func (n *node) watch() *testutil.Process {
 func (n *node) awaitLook(after time.Time) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if w, ok, err := nodestate.WatchFile(n.state).Read(); err != nil || !ok || !w.Looked.After(after) {
-			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
-		}
-		return nil
+		w, ok, err := nodestate.WatchFile(n.state).Read()
+		return testutil.ErrorIf(err != nil || !ok || !w.Looked.After(after), "the watch has not looked yet: %+v, %w", w, err)
 	})
 }
 
@@ -50,10 +48,8 @@ func (n *node) restored() int64 {
 func (n *node) awaitRestored(what string, want int64) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if got := n.restored(); got != want {
-			return fmt.Errorf("%s: the watch has put the rules back %d times, want %d", what, got, want)
-		}
-		return nil
+		got := n.restored()
+		return testutil.ErrorIf(got != want, "%s: the watch has put the rules back %d times, want %d", what, got, want)
 	})
 }
 
@@ -92,17 +88,13 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	before := n.repairs("rules")
 	nft(drop)
 	testutil.Eventually(t, func() error {
-		if a, err := n.agentStatus(); err != nil || a.Repairs["rules"] == before {
-			return fmt.Errorf("the agent has not repaired its rules: %+v, %w", a, err)
-		}
-		return nil
+		a, err := n.agentStatus()
+		return testutil.ErrorIf(err != nil || a.Repairs["rules"] == before, "the agent has not repaired its rules: %+v, %w", a, err)
 	})
 	n.awaitReady()
 	n.awaitCached("a living agent")
 	want := n.restored()
-	if d := n.table(); d != whole {
-		t.Errorf("what a living agent repaired is not what it had:\n%s\nwant\n%s", d, whole)
-	}
+	testutil.Equal(t, "what a living agent repaired", whole, n.table())
 
 	n.agent.Kill()
 	n.answered("agent killed")
@@ -119,9 +111,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 		n.awaitRestored(f.name, want)
 		n.answered(f.name)
 		pods.end(f.name)
-		if d := n.table(); d != whole {
-			t.Errorf("%s: what was put back is not what the agent had:\n%s\nwant\n%s", f.name, d, whole)
-		}
+		testutil.Equal(t, f.name+": what was put back", whole, n.table())
 	}
 
 	// The link is not needed for the fallback: the address is rewritten before the kernel looks for a route to it.
@@ -159,9 +149,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	next := n.AddPod("next")
 	testutil.Must(t, n.add(next))
 	n.answered("the next ADD")
-	if got := n.table(); got != whole {
-		t.Errorf("what an ADD put back is not what the agent had:\n%s\nwant\n%s", got, whole)
-	}
+	testutil.Equal(t, "what an ADD put back", whole, n.table())
 
 	// A cleanup stays one, next to a watch that was forgotten.
 	n.watch()
@@ -171,10 +159,8 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	n.awaitLook(time.Now())
 	n.answered("cleaned up")
 	testutil.Eventually(t, func() error { // one that was at it takes it away again
-		if got := n.table(); got != "" {
-			return fmt.Errorf("a table is left after the cleanup:\n%s", got)
-		}
-		return nil
+		got := n.table()
+		return testutil.ErrorIf(got != "", "a table is left after the cleanup:\n%s", got)
 	})
 }
 

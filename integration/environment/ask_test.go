@@ -139,10 +139,7 @@ func (a *clients) end(when string) {
 	testutil.Eventually(a.n.t, func() error { // a repair may take less than the one query that it finds on the way
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.lost == a.asked {
-			return fmt.Errorf("%s: none of %d queries had an answer", when, a.asked)
-		}
-		return nil
+		return testutil.ErrorIf(a.lost == a.asked, "%s: none of %d queries had an answer", when, a.asked)
 	})
 	a.stop()
 	a.wg.Wait()

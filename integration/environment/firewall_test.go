@@ -81,9 +81,8 @@ func TestNoNewConntrackEntry(t *testing.T) {
 	n.start()
 	name := freshName()
 	for _, at := range n.targets() {
-		if _, err := n.ask(at, name, testutil.Attempt); err != nil {
-			t.Fatal(err)
-		}
+		_, err := n.ask(at, name, testutil.Attempt)
+		testutil.Must(t, err)
 	}
 	n.Host.RunInput(`table inet full {
 	chain prerouting { type filter hook prerouting priority -199; ct state new meta l4proto { tcp, udp } drop; }

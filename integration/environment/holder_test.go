@@ -40,9 +40,8 @@ func TestPortTaken(t *testing.T) {
 			})
 			n.wantSeen("port taken", "FAIL", "agent", "listen on udp 169.254.20.11:53")
 			for _, at := range n.targets() {
-				if _, err := n.ask(at, freshName(), time.Second); err != nil {
-					t.Errorf("port taken: %v", err)
-				}
+				_, err := n.ask(at, freshName(), time.Second)
+				testutil.Check(t, err, "port taken")
 			}
 			if tries := strings.Count(n.agent.Output(), unix.EADDRINUSE.Error()); tries > 1 {
 				t.Errorf("said %d times", tries)
@@ -73,9 +72,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		if n.agent != nil {
 			n.agent.Kill()
 		}
-		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, unix.Unmount(disk, unix.MNT_DETACH))
 	})
 	// The pod was made under the first folder; its file moves along.
 	testutil.Must(t, os.CopyFS(filepath.Join(disk, "run"), os.DirFS(n.state)))
@@ -95,9 +92,7 @@ func TestFullAndReadOnly(t *testing.T) {
 	pods := n.keepAsking()
 	n.agent.Signal(unix.SIGHUP)
 	n.awaitCached("disk full")
-	if err := n.agent.Terminate(testutil.Patience()); err != nil {
-		t.Errorf("stop on a full disk: %v", err)
-	}
+	testutil.Check(t, n.agent.Terminate(testutil.Patience()), "stop on a full disk")
 	n.start()
 	n.awaitCached("started on a full disk")
 
@@ -109,8 +104,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		t.Errorf("start on a read-only folder exits with %d: %s", code, text)
 	}
 	for _, at := range n.targets() {
-		if _, err := n.ask(at, freshName(), time.Second); err != nil {
-			t.Errorf("no agent, read-only: %v", err)
-		}
+		_, err = n.ask(at, freshName(), time.Second)
+		testutil.Check(t, err, "no agent, read-only")
 	}
 }

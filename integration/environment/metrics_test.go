@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,9 +27,7 @@ func TestMetricsTable(t *testing.T) {
 	if s := n.status().Agent; s.PID != n.agent.PID() || s.Cache.Hits < 1 || s.Cache.Misses < 1 || s.Cache.Bytes < 1 {
 		t.Errorf("status does not tell of the process and its cache: %+v", s)
 	}
-	data, err := os.ReadFile("../../docs/reference/metrics.md")
-	testutil.Must(t, err)
-	_, table, _ := strings.Cut(string(data), "## Metrics")
+	_, table, _ := strings.Cut(testutil.ReadFile(t, "../../docs/reference/metrics.md"), "## Metrics")
 	table, _, _ = strings.Cut(table, "\n## ")
 	documented := map[string]string{} // labels by name
 	for _, m := range regexp.MustCompile("`(neardns_\\w+\\*?)(?:\\{([\\w,]+)\\})?`").FindAllStringSubmatch(table, -1) {

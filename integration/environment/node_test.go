@@ -210,9 +210,7 @@ func says(line, state, check string, words []string) bool {
 func (n *node) wantHealthy(when string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error { // on a busy machine leases come and go
-		if code, text := n.doctor(); code != 0 || !strings.Contains(text, "\nGOOD") {
-			return fmt.Errorf("%s: the doctor exits with %d:\n%s", when, code, text)
-		}
-		return nil
+		code, text := n.doctor()
+		return testutil.ErrorIf(code != 0 || !strings.Contains(text, "\nGOOD"), "%s: the doctor exits with %d:\n%s", when, code, text)
 	})
 }

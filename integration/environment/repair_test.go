@@ -23,10 +23,8 @@ func (n *node) repaired(name string, fault []string, look func() string) {
 func (n *node) awaitLike(name, before string, look func() string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if got := look(); got != before {
-			return fmt.Errorf("%s: not repaired:\n%s\nwant\n%s", name, got, before)
-		}
-		return nil
+		got := look()
+		return testutil.ErrorIf(got != before, "%s: not repaired:\n%s\nwant\n%s", name, got, before)
 	})
 	if n.Proxy.Mode() == testutil.IPTables && strings.Contains(name, "flush") { // kube-proxy's next sync
 		for i, a := range n.ClusterDNS() {
@@ -117,10 +115,8 @@ func TestRepairFight(t *testing.T) {
 	n.wantSeen("a fight", "FAIL", "agent", "another program undid the repair")
 	before := n.repairs("rules") // the pauses from here on: TestFlapping (agent/internal/node/backoff)
 	testutil.Eventually(t, func() error {
-		if got := n.repairs("rules") - before; got < 2 {
-			return fmt.Errorf("%d more repairs", got)
-		}
-		return nil
+		got := n.repairs("rules") - before
+		return testutil.ErrorIf(got < 2, "%d more repairs", got)
 	})
 	foe.Kill()
 	log := n.agent.Output()

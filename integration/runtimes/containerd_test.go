@@ -128,18 +128,14 @@ func (r *running) clean() {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		r.t.Error(err)
-	}
+	testutil.Check(r.t, err)
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], r.dir+"/") {
 			r.t.Errorf("left mounted: %s", f[1])
 			_ = unix.Unmount(f[1], unix.MNT_DETACH)
 		}
 	}
-	if err := removeControlGroups(r.cgroup); err != nil {
-		r.t.Error(err)
-	}
+	testutil.Check(r.t, removeControlGroups(r.cgroup))
 }
 
 // removeControlGroups is the kubelet's part. A controller that runc did not know keeps a folder for each container.

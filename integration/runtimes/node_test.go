@@ -118,10 +118,7 @@ func (n *node) startAgent() {
 		if err := json.Unmarshal([]byte(out), &s); err != nil {
 			return err
 		}
-		if s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < 2 {
-			return fmt.Errorf("the agent is not ready: %s", out)
-		}
-		return nil
+		return testutil.ErrorIf(s.Agent == nil || !s.Agent.Ready || len(s.Agent.Proven) < 2, "the agent is not ready: %s", out)
 	})
 }
 
@@ -175,9 +172,7 @@ func (n *node) wantKubeDNS(p *pod, name string) {
 	n.t.Helper()
 	serials, err := n.serials(p, name)
 	testutil.Must(n.t, err)
-	if len(serials) != 4 {
-		n.t.Errorf("pod %s asked for %s: answers %q, want 4 different ones", p.name, name, serials)
-	}
+	testutil.Equal(n.t, fmt.Sprintf("pod %s asked for %s: different answers of %q", p.name, name, serials), 4, len(serials))
 }
 
 // serials are the different ones among the answers to four queries.

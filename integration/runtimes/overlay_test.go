@@ -66,23 +66,14 @@ func (n *node) settings(t *testing.T, p *pod) string {
 	return text
 }
 
-func (n *node) remove(t *testing.T, p *pod) {
-	t.Helper()
-	if err := n.removePod(t.Context(), p.sandbox); err != nil {
-		t.Error(err)
-	}
-}
-
 // awaitOverlay waits until the agent is connected to a runtime that has only started to listen.
 func (n *node) awaitOverlay(t *testing.T, method podfile.Method) {
 	t.Helper()
 	testutil.Eventually(t, func() error {
 		p := n.mustRunPod(n.spec("early"))
-		defer n.remove(t, p)
-		if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Method != method {
-			return fmt.Errorf("%+v", d)
-		}
-		return nil
+		defer n.mustRemove(p)
+		d := n.file(p).DNS
+		return testutil.ErrorIf(d.State != podfile.Overlaid || d.Method != method, "%+v", d)
 	})
 }
 
@@ -103,13 +94,7 @@ func (n *node) testLevels(t *testing.T, method podfile.Method) {
 		s.annotations = tc.annotations
 		p := n.mustRunPod(s)
 		text := n.settings(t, p)
-		var lines []string
-		for line := range strings.Lines(text) {
-			lines = append(lines, strings.TrimSuffix(line, "\n"))
-		}
-		if got, want := strings.Join(lines, "\n"), strings.Join(tc.want, "\n"); got != want {
-			t.Errorf("%s: the pod reads\n%s\nwant\n%s", name, got, want)
-		}
+		testutil.Equal(t, name+": the pod reads", tc.want, strings.Split(strings.TrimSuffix(text, "\n"), "\n"))
 		f := n.file(p)
 		if f.DNS.State != podfile.Overlaid || f.DNS.Method != method || !strings.HasPrefix(f.DNS.Path, n.dir) {
 			t.Errorf("%s: %+v", name, f.DNS)
@@ -121,7 +106,7 @@ func (n *node) testLevels(t *testing.T, method podfile.Method) {
 		if tc.state == podfile.Steered {
 			n.wantCached(p, name+".cluster.local")
 		}
-		n.remove(t, p)
+		n.mustRemove(p)
 	}
 }
 
@@ -141,30 +126,25 @@ func (n *node) testFaults(t *testing.T, method podfile.Method) {
 	if !strings.Contains(out, "neardns.io/dns-params") || !strings.Contains(out, "shop/faults") {
 		t.Errorf("doctor does not tell of what was ignored:\n%s", out)
 	}
-	n.remove(t, p)
+	n.mustRemove(p)
 }
 
 // Without an agent the file method works as ever; where the agent is the method, the pod starts with what the kubelet gave it and
 // is caught up with.
 func (n *node) testAway(t *testing.T, method podfile.Method) {
-	n.agent.Signal(unix.SIGKILL)
-	<-n.agent.Exited()
+	n.killAgent()
 	p := n.mustRunPod(n.spec("away"))
 	before := n.settings(t, p)
-	if has := strings.Contains(before, "ndots:2"); has != (method == podfile.MethodFile) {
-		t.Errorf("without the agent the pod reads %s", before)
-	}
+	testutil.Equal(t, "without the agent the pod reads "+before, method == podfile.MethodFile, strings.Contains(before, "ndots:2"))
 	if d := n.file(p).DNS; method == podfile.MethodNRI && d.State != podfile.Waiting {
 		t.Errorf("%+v", d)
 	}
 	n.startAgent()
 	testutil.Eventually(t, func() error {
-		if text := n.settings(t, p); !strings.Contains(text, "options ndots:2 timeout:3") {
-			return fmt.Errorf("the pod reads %s", text)
-		}
-		return nil
+		text := n.settings(t, p)
+		return testutil.ErrorIf(!strings.Contains(text, "options ndots:2 timeout:3"), "the pod reads %s", text)
 	})
-	n.remove(t, p)
+	n.mustRemove(p)
 }
 
 // An agent that hangs holds up the runtime for its own timeout (2 s) and no pod beyond that.
@@ -175,12 +155,10 @@ func (n *node) testHung(t *testing.T, method podfile.Method) {
 	n.agent.Signal(unix.SIGCONT)
 	for _, p := range []*pod{p, q} {
 		testutil.Eventually(t, func() error {
-			if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Method != method {
-				return fmt.Errorf("%+v", d)
-			}
-			return nil
+			d := n.file(p).DNS
+			return testutil.ErrorIf(d.State != podfile.Overlaid || d.Method != method, "%+v", d)
 		})
-		n.remove(t, p)
+		n.mustRemove(p)
 	}
 }
 

@@ -83,9 +83,7 @@ func (n *node) limit(t *testing.T, column, why string, f func(*testing.T)) {
 func (n *node) mustRemove(pods ...*pod) {
 	n.t.Helper()
 	for _, p := range pods {
-		if err := n.removePod(n.t.Context(), p.sandbox); err != nil {
-			n.t.Errorf("pod %s: %v", p.name, err)
-		}
+		testutil.Check(n.t, n.removePod(n.t.Context(), p.sandbox), "pod "+p.name)
 	}
 }
 
@@ -216,9 +214,7 @@ func (n *node) testMany(t *testing.T) {
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			if err := n.removePod(t.Context(), pods[i].sandbox); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, n.removePod(t.Context(), pods[i].sandbox))
 		})
 	}
 	wg.Wait()
@@ -254,11 +250,7 @@ func (n *node) testRewritten(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer func() {
-			if err := n.removePod(t.Context(), p.sandbox); err != nil {
-				t.Error(err)
-			}
-		}()
+		defer n.mustRemove(p)
 		if _, err := os.Stat(podfile.Path(n.stateDir(), p.sandbox, "eth0")); err != nil {
 			return err
 		}
@@ -333,11 +325,8 @@ func (n *node) testUninstalled(t *testing.T) {
 	var list struct {
 		Plugins []struct{ Type string }
 	}
-	text, err := os.ReadFile(n.path("net.d/10-main.conflist"))
-	if err == nil {
-		err = json.Unmarshal(text, &list)
-	}
-	if err != nil || len(list.Plugins) != 1 {
+	text := testutil.ReadFile(t, n.path("net.d/10-main.conflist"))
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list.Plugins) != 1 {
 		t.Errorf("%v, the list reads:\n%s", err, text)
 	}
 	n.mustRemove(p)
