@@ -12,7 +12,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/fsnotify/fsnotify"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -70,34 +69,25 @@ func TestBug05EveryWayToWriteAFile(t *testing.T) {
 // istio/istio#57316: an entry that is removed at a shutdown is missing at the next start until it is installed again. istio/istio#14327,
 // #55968: the main network writes its file again before our pod runs.
 func TestBug06RebootBeforeWeRun(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	_, stop := n.watch("--poll", "1h")
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	before := n.read("10-a.conflist")
 	if code := stop(); code != 0 { // as the kubelet ends pods at a shutdown
 		t.Errorf("exit code %d", code)
 	}
-	if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
-		t.Errorf("the shutdown took the entry out: the pods of the next start are not steered (-want +got):\n%s", d)
-	}
-	if files := n.files(n.bin); !slices.Equal(files, []string{"neardns"}) {
-		t.Errorf("the shutdown left %q in the plugins' folder", files)
-	}
+	testutil.Equal(t, "the shutdown took the entry out: the pods of the next start are not steered", before, n.read("10-a.conflist"))
+	testutil.Equal(t, "what the shutdown left in the plugins' folder", []string{"neardns"}, n.files(n.bin))
 
 	// After the start, nothing is to do if no program wrote the list. If the main network wrote it, install and watch together add one entry.
-	code, out := n.install()
-	want(t, code, 0, out, "10-a.conflist is up to date", "neardns is up to date")
+	n.install(0).has("10-a.conflist is up to date", "neardns is up to date")
 	for range 2 {
 		n.network("10-a.conflist", mainList)
 		out, _ := n.watch("--poll", "1h")
-		code, text := n.install()
-		want(t, code, 0, text)
+		n.install(0)
 		eventuallySays(t, out, "10-a.conflist")
 		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
-		if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
-			t.Errorf("the list is another than before the reboot (-want +got):\n%s", d)
-		}
+		testutil.Equal(t, "the list is another than before the reboot", before, n.read("10-a.conflist"))
 	}
 }
 
@@ -160,8 +150,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 // cause the same error. The message must name the folder and the remedy, and no network file may be written.
 func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 	bin := built(t)
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	// Let another user enter the parents of these folders.
 	for _, dir := range []string{filepath.Dir(bin), filepath.Dir(filepath.Dir(bin)), filepath.Dir(n.bin), filepath.Dir(filepath.Dir(n.bin))} {
 		testutil.Must(t, os.Chmod(dir, 0o755))
@@ -170,7 +159,7 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 		open := map[string]string{n.bin: n.conf, n.conf: n.bin}[closed]
 		testutil.Must(t, os.Chmod(closed, 0o555))
 		testutil.Must(t, os.Chmod(open, 0o777))
-		cmd := exec.CommandContext(t.Context(), bin, slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
+		cmd := exec.CommandContext(t.Context(), bin, n.command("install")...)
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
@@ -178,14 +167,12 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 		if cmd.ProcessState.ExitCode() != 1 {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		want(t, 1, 1, string(out), "open "+closed, "permission denied", "spc_t")
-		if n.read("10-a.conflist") != mainList || len(n.files(n.conf)) != 1 {
-			t.Errorf("the network was written: %q\n%s", n.files(n.conf), n.read("10-a.conflist"))
-		}
+		printed{t, string(out)}.has("open "+closed, "permission denied", "spc_t")
+		testutil.Equal(t, "the network", mainList, n.read("10-a.conflist"))
+		testutil.Equal(t, "files", []string{"10-a.conflist"}, n.files(n.conf))
 		testutil.Must(t, os.Chmod(closed, 0o755))
 	}
-	code, out := n.install()
-	want(t, code, 0, out)
+	n.install(0)
 }
 
 // containerd/containerd#11715: containerd notices renames and writes, but no new files. So each change of ours is a rename within
@@ -193,14 +180,12 @@ func TestBug12FolderThatMayNotBeWritten(t *testing.T) {
 func TestBug14EveryChangeIsARename(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", mainConf)
-	before, err := os.Stat(n.conf)
-	testutil.Must(t, err)
-	for _, step := range []func(...string) (int, string){n.install, n.uninstall, n.install} {
+	before := n.stat(".")
+	for _, step := range []func(int, ...string) printed{n.install, n.uninstall, n.install} {
 		watch, err := fsnotify.NewWatcher()
 		testutil.Must(t, err)
 		testutil.Must(t, watch.Add(n.conf))
-		code, out := step()
-		want(t, code, 0, out)
+		step(0)
 		n.write(filepath.Join(n.conf, "marker"), "", 0o644) // all events before this one are the step's
 		renamed := false
 		for e := range watch.Events {
@@ -218,16 +203,14 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 		testutil.Must(t, watch.Close())
 		testutil.Must(t, os.Remove(filepath.Join(n.conf, "marker")))
 	}
-	after, err := os.Stat(n.conf)
-	if err != nil || !os.SameFile(before, after) {
-		t.Errorf("the folder is another than the one that the runtime watches (%v)", err)
+	if !os.SameFile(before, n.stat(".")) {
+		t.Error("the folder is another than the one that the runtime watches")
 	}
 }
 
 // containerd/containerd#6490: a folder that was removed and made again was not watched any more. Our watch watches it again at once.
 func TestBug14FolderMadeAnew(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	n.watch("--poll", "1h")
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	for _, main := range []string{"calico", "cilium-cni"} {
@@ -256,18 +239,13 @@ func TestBug16Multus(t *testing.T) {
 	n.network("10-a.conflist", mainList)
 	multus()
 	own := n.read("00-multus.conf")
-	code, out := n.install()
-	want(t, code, 1, out, "00-multus.conf belongs to Multus", "name that network's file with --file")
-	if n.read("00-multus.conf") != own || n.read("10-a.conflist") != mainList || len(n.files(n.bin)) > 0 {
-		t.Error("something was written")
-	}
+	n.install(1).has("00-multus.conf belongs to Multus", "name that network's file with --file")
+	testutil.Equal(t, "Multus's file", own, n.read("00-multus.conf"))
+	n.wantUntouched()
 
-	code, out = n.install("--file", "10-a.conflist")
-	want(t, code, 0, out)
+	n.install(0, "--file", "10-a.conflist")
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
-	if n.read("00-multus.conf") != own {
-		t.Error("Multus's own file was written")
-	}
+	testutil.Equal(t, "Multus's file", own, n.read("00-multus.conf"))
 	multus()
 	if text := n.read("00-multus.conf"); strings.Count(text, `"neardns"`) != 1 {
 		t.Errorf("the delegate lacks the entry:\n%s", text)
@@ -279,20 +257,14 @@ func TestBug16Multus(t *testing.T) {
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	stop() // else the watch would add the entry again after uninstall
 
-	code, out = n.uninstall("--file", "10-a.conflist")
-	want(t, code, 0, out)
+	n.uninstall(0, "--file", "10-a.conflist")
 	multus()
-	if d := cmp.Diff(own, n.read("00-multus.conf")); d != "" {
-		t.Errorf("after uninstall (-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "after uninstall", own, n.read("00-multus.conf"))
 	// Without --file, uninstall also finds Multus's file, which has our entry until Multus writes it again. The error names that file.
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
 	testutil.Must(t, err)
 	n.network("10-a.conflist", string(with))
 	multus()
-	code, out = n.uninstall()
-	want(t, code, 1, out, "removed neardns from "+n.conf+"/10-a.conflist", "00-multus.conf")
-	if d := cmp.Diff(mainList, n.read("10-a.conflist")); d != "" {
-		t.Errorf("the delegate (-want +got):\n%s", d)
-	}
+	n.uninstall(1).has("removed neardns from "+n.conf+"/10-a.conflist", "00-multus.conf")
+	testutil.Equal(t, "the delegate", mainList, n.read("10-a.conflist"))
 }

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -128,7 +127,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
+			args := n.command("install")
 			if tc.verb == "uninstall" {
 				args = []string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache(), "--remove-binary"}
 			}
@@ -142,7 +141,7 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 			killed, reached := 0, true
 			for k := 1; reached && k <= 200; k++ {
 				if tc.verb == "uninstall" {
-					n.mustInstall()
+					n.install(0)
 				} else {
 					_ = os.Remove(filepath.Join(n.bin, "neardns"))
 				}
@@ -163,26 +162,25 @@ func TestBug10KilledAtAnyPoint(t *testing.T) {
 				}
 				testutil.Must(t, written)
 			}
-			if err := runtime(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, runtime())
 			if killed == 0 || reached {
 				t.Errorf("%d runs were killed, and one ended by itself: %v", killed, !reached)
 			}
 			t.Logf("%d runs were killed", killed)
-			code, out := n.install()
-			want(t, code, 0, out)
+			n.install(0)
 			n.wantTypes("10-a.conflist", map[string]string{mainList: "flannel", mainConf: "bridge"}[tc.text], "neardns")
-			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{"neardns", "10-a.conflist"}) {
-				t.Errorf("left behind: %q", left)
-			}
-			code, out = n.uninstall("--remove-binary")
-			want(t, code, 0, out)
-			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{tc.file}) || n.wantWhole() != nil {
-				t.Errorf("after it was uninstalled there is %q: %v", left, n.wantWhole())
-			}
+			n.wantUninstalled(tc.file)
 		})
 	}
+}
+
+// wantUninstalled checks that there are only the files of the installation, uninstalls, and checks that only the owner's file is left.
+func (n *node) wantUninstalled(file string) {
+	n.t.Helper()
+	testutil.Equal(n.t, "installed", []string{"neardns", "10-a.conflist"}, n.files(n.bin, n.conf))
+	n.uninstall(0, "--remove-binary")
+	testutil.Equal(n.t, "after it was uninstalled", []string{file}, n.files(n.bin, n.conf))
+	testutil.Check(n.t, n.wantWhole())
 }
 
 // The owner writes a newer text by a rename or in place while we write ours, in each round at a later file event. The newer text is never
@@ -237,19 +235,11 @@ func TestBug11OwnerWritesWhileWeDo(t *testing.T) {
 				t.Errorf("the owner came between in %d of %d rounds: nothing was tried", late, rounds)
 			}
 			t.Logf("the owner came between in %d of %d rounds", late, rounds)
-			code, out := n.install()
-			want(t, code, 0, out)
+			n.install(0)
 			if text := n.read("10-a.conflist"); !strings.Contains(text, fmt.Sprintf(`"release": %d,`, 2*rounds-1)) {
 				t.Errorf("an old text came back:\n%s", text)
 			}
-			if left := n.files(n.conf); !slices.Equal(left, []string{"10-a.conflist"}) {
-				t.Errorf("left behind: %q", left)
-			}
-			code, out = n.uninstall("--remove-binary")
-			want(t, code, 0, out)
-			if left := append(n.files(n.bin), n.files(n.conf)...); !slices.Equal(left, []string{tc.file}) || n.wantWhole() != nil {
-				t.Errorf("after it was uninstalled there is %q: %v", left, n.wantWhole())
-			}
+			n.wantUninstalled(tc.file)
 		})
 	}
 }
@@ -300,19 +290,16 @@ func atEvent(t *testing.T, n int, f func(), folders ...string) (end func() bool)
 // while each release replaces the one before.
 func TestBug10ReplacedWhileInUse(t *testing.T) {
 	bin := built(t)
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	// The plugin must be a binary, not a script: the kernel refuses to run a binary that is open for writing.
-	plugin := filepath.Join(t.TempDir(), "plugin")
-	testutil.Build(t, plugin, "../plugins/neardns")
-	program, err := os.ReadFile(plugin)
-	testutil.Must(t, err)
+	testutil.Must(t, os.Remove(n.plugin))
+	testutil.Build(t, n.plugin, "../plugins/neardns")
+	program := testutil.ReadFile(t, n.plugin)
 	install := func(k int) {
 		t.Helper()
-		n.write(n.plugin, string(program)+fmt.Sprint(k), 0o755) // text after the end of an ELF file has no effect
-		args := slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)
-		if out, err := exec.CommandContext(t.Context(), bin, args...).CombinedOutput(); err != nil || !strings.Contains(string(out),
-			"wrote "+n.bin+"/neardns") {
+		n.write(n.plugin, program+fmt.Sprint(k), 0o755) // text after the end of an ELF file has no effect
+		out, err := exec.CommandContext(t.Context(), bin, n.command("install")...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "wrote "+n.bin+"/neardns") {
 			t.Fatalf("release %d: %v\n%s", k, err, out)
 		}
 	}
@@ -326,9 +313,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	for k := 1; k <= 5; k++ {
 		install(k)
 	}
-	if err := pods(); err != nil {
-		t.Errorf("call %d: %v", calls, err)
-	}
+	testutil.Check(t, pods(), "a call")
 	if calls < 3 {
 		t.Errorf("only %d calls were made", calls)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,21 +30,15 @@ func TestFollow(t *testing.T) {
 	wantCopy := func(what, file, want string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
-			if got, err := os.ReadFile(filepath.Join(to, file)); string(got) != want {
-				return fmt.Errorf("%s: the copy is %q (%w), want %q", what, got, err, want)
-			}
-			return nil
+			got, err := os.ReadFile(filepath.Join(to, file))
+			return testutil.ErrorIf(string(got) != want, "%s: the copy is %q (%w), want %q", what, got, err, want)
 		})
 	}
 	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.1\n")
 	write(filepath.Join(etc, "shadow"), "root:secret\n")
 	write(filepath.Join(resolved, "stub-resolv.conf"), "nameserver 127.0.0.53\n")
-	if code := run(t.Context(), []string{"follow", "--from", root, "--to", to, "--once"}, new(testutil.Output), new(testutil.Output)); code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	if got, err := os.ReadFile(filepath.Join(to, "resolv.conf")); string(got) != "nameserver 192.0.2.1\n" {
-		t.Fatalf("%q %v", got, err)
-	}
+	(&node{t: t}).run(0, "follow", "--from", root, "--to", to, "--once")
+	testutil.Equal(t, "the copy", "nameserver 192.0.2.1\n", testutil.ReadFile(t, filepath.Join(to, "resolv.conf")))
 
 	out := new(testutil.Output)
 	ctx, stop := context.WithCancel(t.Context())
@@ -65,10 +58,8 @@ func TestFollow(t *testing.T) {
 	wantCopy("behind a link with a whole path", "resolv.conf", "nameserver 192.0.2.4\n")
 	link("../../../../../../etc/hostname")
 	testutil.Eventually(t, func() error { // it was logged before, about the other link
-		if n := strings.Count(out.String(), "resolv.conf is not copied: open /etc/resolv.conf: no such file"); n < 2 {
-			return fmt.Errorf("said %d times of two:\n%s", n, out)
-		}
-		return nil
+		n := strings.Count(out.String(), "resolv.conf is not copied: open /etc/resolv.conf: no such file")
+		return testutil.ErrorIf(n < 2, "logged %d times, want two:\n%s", n, out)
 	})
 	wantCopy("a link that leads nowhere", "resolv.conf", "nameserver 192.0.2.4\n")
 	write(filepath.Join(etc, "pki/ca-trust/extracted/pem/tls-ca-bundle.pem"), "certificates\n")

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -29,23 +27,30 @@ const (
 
 // node is the part of a node that the installer sees.
 type node struct {
-	t         *testing.T
-	bin, conf string
-	plugin    string
-	args      []string // --plugin and --entry or --agent and --nodeconfig
+	t             *testing.T
+	bin, conf     string
+	plugin, entry string
+	args          []string // --plugin and --entry or --agent and --nodeconfig
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{t: t, bin: filepath.Join(dir, "bin"), conf: filepath.Join(dir, "net.d"), plugin: filepath.Join(dir, "src", "neardns")}
+	n := &node{t: t, bin: dir + "/bin", conf: dir + "/net.d", plugin: dir + "/src/neardns", entry: dir + "/src/entry.json"}
 	for _, d := range []string{n.bin, n.conf, filepath.Dir(n.plugin)} {
 		testutil.Must(t, os.Mkdir(d, 0o755))
 	}
 	n.write(n.plugin, testPlugin, 0o755)
-	entry := filepath.Join(dir, "src", "entry.json")
-	n.write(entry, testEntry, 0o644)
-	n.args = []string{"--plugin", n.plugin, "--entry", entry}
+	n.write(n.entry, testEntry, 0o644)
+	n.args = []string{"--plugin", n.plugin, "--entry", n.entry}
+	return n
+}
+
+// flannelNode is newNode with a network.
+func flannelNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	n.network("10-a.conflist", mainList)
 	return n
 }
 
@@ -65,66 +70,74 @@ func (n *node) network(name, text string) {
 
 func (n *node) read(name string) string {
 	n.t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.conf, name))
-	testutil.Must(n.t, err)
-	return string(text)
+	return testutil.ReadFile(n.t, filepath.Join(n.conf, name))
 }
 
-// files lists a folder, hidden names too.
-func (n *node) files(folder string) []string {
+// installed returns the text of the plugin in the plugins' folder, which must be there.
+func (n *node) installed() string {
 	n.t.Helper()
-	entries, err := os.ReadDir(folder)
-	testutil.Must(n.t, err)
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
+	return testutil.ReadFile(n.t, filepath.Join(n.bin, "neardns"))
+}
+
+// files lists folders, hidden names too.
+func (n *node) files(folders ...string) (names []string) {
+	n.t.Helper()
+	for _, folder := range folders {
+		entries, err := os.ReadDir(folder)
+		testutil.Must(n.t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
 	}
 	return names
 }
 
-func (n *node) run(args ...string) (code int, out string) {
-	n.t.Helper()
-	var buf bytes.Buffer
-	code = run(n.t.Context(), args, &buf, &buf)
-	return code, buf.String()
+// printed is what a run printed.
+type printed struct {
+	t    *testing.T
+	text string
 }
 
-func (n *node) install(more ...string) (code int, out string) {
-	n.t.Helper()
-	return n.run(slices.Concat([]string{"install", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)...)
-}
-
-func (n *node) mustInstall() {
-	n.t.Helper()
-	code, out := n.install()
-	want(n.t, code, 0, out)
-}
-
-func (n *node) uninstall(more ...string) (code int, out string) {
-	n.t.Helper()
-	return n.run(append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache()}, more...)...)
-}
-
-// want ends the test unless the run ended with code and printed each part.
-func want(t *testing.T, code, wantCode int, out string, parts ...string) {
-	t.Helper()
-	if code != wantCode {
-		t.Fatalf("exit code %d, want %d:\n%s", code, wantCode, out)
-	}
-	for _, p := range parts {
-		if !strings.Contains(out, p) {
-			t.Errorf("no %q in:\n%s", p, out)
+// has fails the test, which goes on, for each part that was not printed.
+func (p printed) has(parts ...string) {
+	p.t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(p.text, part) {
+			p.t.Errorf("no %q in:\n%s", part, p.text)
 		}
 	}
+}
+
+// run runs a command, and ends the test unless it ends with the wanted exit code.
+func (n *node) run(want int, args ...string) printed {
+	n.t.Helper()
+	var out bytes.Buffer
+	if code := run(n.t.Context(), args, &out, &out); code != want {
+		n.t.Fatalf("exit code %d, want %d:\n%s", code, want, &out)
+	}
+	return printed{n.t, out.String()}
+}
+
+// command returns the arguments of a command that needs the plugin and the entry.
+func (n *node) command(name string, more ...string) []string {
+	return slices.Concat([]string{name, "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)
+}
+
+func (n *node) install(want int, more ...string) printed {
+	n.t.Helper()
+	return n.run(want, n.command("install", more...)...)
+}
+
+func (n *node) uninstall(want int, more ...string) printed {
+	n.t.Helper()
+	return n.run(want, append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache()}, more...)...)
 }
 
 func (n *node) wantTypes(name string, types ...string) {
 	n.t.Helper()
 	got, err := conflist.Read([]byte(n.read(name)))
 	testutil.Must(n.t, err)
-	if d := cmp.Diff(types, got.Types); d != "" {
-		n.t.Errorf("plugins of %s (-want +got):\n%s", name, d)
-	}
+	testutil.Equal(n.t, "plugins of "+name, types, got.Types)
 }
 
 func TestInstallAndUninstall(t *testing.T) {
@@ -132,44 +145,31 @@ func TestInstallAndUninstall(t *testing.T) {
 	n.network("10-flannel.conflist", mainList)
 	n.network("20-other.conflist", mainList)
 
-	code, out := n.install()
-	want(t, code, 0, out, "wrote "+n.bin+"/neardns", "network cbr0, plugin 2 of 2")
+	n.install(0).has("wrote "+n.bin+"/neardns", "network cbr0, plugin 2 of 2")
 	n.wantTypes("10-flannel.conflist", "flannel", "neardns")
-	if d := cmp.Diff(mainList, n.read("20-other.conflist")); d != "" {
-		t.Errorf("a network that is not in use was written (-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "a network that is not in use was written", mainList, n.read("20-other.conflist"))
 	info, err := os.Stat(filepath.Join(n.bin, "neardns"))
 	if err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("plugin: %v, %v", info.Mode(), err)
 	}
 
-	code, out = n.uninstall()
-	want(t, code, 0, out, "removed neardns from "+n.conf+"/10-flannel.conflist", "kept "+n.bin+"/neardns")
-	if d := cmp.Diff(mainList, n.read("10-flannel.conflist")); d != "" {
-		t.Errorf("not as before (-want +got):\n%s", d)
-	}
-	code, out = n.uninstall("--remove-binary")
-	want(t, code, 0, out, "removed "+n.bin+"/neardns")
-	code, out = n.uninstall("--remove-binary")
-	want(t, code, 0, out, "no "+n.bin+"/neardns")
-	if d := cmp.Diff([]string{"10-flannel.conflist", "20-other.conflist"}, append(n.files(n.conf), n.files(n.bin)...)); d != "" {
-		t.Errorf("left behind (-want +got):\n%s", d)
-	}
+	n.uninstall(0).has("removed neardns from "+n.conf+"/10-flannel.conflist", "kept "+n.bin+"/neardns")
+	testutil.Equal(t, "not as before", mainList, n.read("10-flannel.conflist"))
+	n.uninstall(0, "--remove-binary").has("removed " + n.bin + "/neardns")
+	n.uninstall(0, "--remove-binary").has("no " + n.bin + "/neardns")
+	testutil.Equal(t, "left behind", []string{"10-flannel.conflist", "20-other.conflist"}, n.files(n.conf, n.bin))
 }
 
 func TestEntryComesFromTheAgent(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	agent, config := filepath.Join(n.bin, "agent"), filepath.Join(n.conf, "neardns.yaml")
 	n.write(agent, strings.Replace(testAgent, "\n", "\necho warning: an unknown key >&2\n", 1), 0o755)
 	n.write(config, "kind: NodeConfig\n", 0o644)
 	t.Setenv("NODECONFIG", config)
 	n.args = []string{"--plugin", n.plugin, "--agent", agent, "--nodeconfig", config}
-	code, out := n.install()
-	want(t, code, 0, out, "warning: an unknown key")
+	n.install(0).has("warning: an unknown key")
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
-	code, out = n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
-	want(t, code, 0, out, "warning: an unknown key")
+	n.run(0, n.command("check")...).has("warning: an unknown key")
 
 	// With --state-dir, install writes the kubelet's settings to a file, and removes that file when the kubelet's own is gone.
 	state := filepath.Join(t.TempDir(), "run")
@@ -178,54 +178,36 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 			"exit; }\n", 1)
 	}
 	n.write(agent, finds(`{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`), 0o755)
-	code, out = n.install("--state-dir", state)
-	want(t, code, 0, out)
-	if text, err := os.ReadFile(filepath.Join(state, "kubelet.yaml")); err != nil ||
-		string(text) != `{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`+"\n" {
-		t.Errorf("written down: %q %v", text, err)
-	}
+	n.install(0, "--state-dir", state)
+	testutil.Equal(t, "written down", `{"clusterDomain":"x.y","clusterDNS":["10.96.0.10"]}`+"\n", testutil.ReadFile(t, state+"/kubelet.yaml"))
 	n.write(agent, finds(""), 0o755)
-	code, out = n.install("--state-dir", state)
-	want(t, code, 0, out)
-	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
-		t.Errorf("left: %v %v", left, err)
-	}
+	n.install(0, "--state-dir", state)
+	testutil.Equal(t, "left", nil, n.files(state))
 
 	for text, wantCode := range map[string]int{
 		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 2\n": 2,
 		"#!/bin/sh\necho neardns.yaml:3:1: unknown field >&2; exit 1\n": 1,
 	} {
 		n.write(agent, text, 0o755)
-		code, out = n.install()
-		want(t, code, wantCode, out, "neardns.yaml:3:1: unknown field")
+		n.install(wantCode).has("neardns.yaml:3:1: unknown field")
 	}
 	n.write(agent, "#!/bin/sh\necho '{}'\n", 0o755)
-	code, out = n.install()
-	want(t, code, 2, out, "entry: its type")
+	n.install(2).has("entry: its type")
 	n.args = []string{"--nodeconfig", config + "x", "--agent", agent}
-	code, out = n.install()
-	want(t, code, 2, out, "neardns.yamlx")
+	n.install(2).has("neardns.yamlx")
 }
 
 func TestDryRunWritesNothing(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", mainConf)
-	code, out := n.install("--dry-run")
-	want(t, code, 0, out, "would write "+n.bin+"/neardns", "would write "+n.conf+"/10-a.conflist (from "+n.conf+"/10-a.conf):\n", `"type": "neardns"`)
-	if d := cmp.Diff([]string{"10-a.conf"}, append(n.files(n.conf), n.files(n.bin)...)); d != "" {
-		t.Errorf("files (-want +got):\n%s", d)
-	}
-	if code, out = n.install(); code != 0 {
-		t.Fatal(out)
-	}
+	n.install(0, "--dry-run").has("would write "+n.bin+"/neardns",
+		"would write "+n.conf+"/10-a.conflist (from "+n.conf+"/10-a.conf):\n", `"type": "neardns"`)
+	testutil.Equal(t, "files", []string{"10-a.conf"}, n.files(n.conf, n.bin))
+	n.install(0)
 	before := n.read("10-a.conflist")
-	code, out = n.uninstall("--dry-run", "--remove-binary")
-	want(t, code, 0, out, "would write "+n.conf+"/10-a.conf (from "+n.conf+"/10-a.conflist):\n", "would remove")
-	if d := cmp.Diff(before, n.read("10-a.conflist")); d != "" {
-		t.Error(d)
-	}
-	code, out = n.install("--dry-run")
-	want(t, code, 0, out, "is up to date: network mynet, plugin 2 of 2")
+	n.uninstall(0, "--dry-run", "--remove-binary").has("would write "+n.conf+"/10-a.conf (from "+n.conf+"/10-a.conflist):\n", "would remove")
+	testutil.Equal(t, "the list", before, n.read("10-a.conflist"))
+	n.install(0, "--dry-run").has("is up to date: network mynet, plugin 2 of 2")
 }
 
 func TestUsage(t *testing.T) {
@@ -282,6 +264,8 @@ func TestRefusedAndUntouched(t *testing.T) {
 		"half a list":           {map[string]string{"10-a.conflist": mainList[:20]}, nil, "10-a.conflist: not valid JSON: "},
 		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: empty: a runtime may not load it: have the network's own installer"},
 		"conf and another list": {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
+		"much larger than any": {map[string]string{"10-a.conflist": `{"name":"` + strings.Repeat("n", maxList) + `"}`}, nil,
+			"is it a network's list?"}, // refused before it is parsed
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -289,16 +273,11 @@ func TestRefusedAndUntouched(t *testing.T) {
 			for file, text := range tc.files {
 				n.network(file, text)
 			}
-			code, out := n.install(tc.args...)
-			want(t, code, 1, out, tc.part)
+			n.install(1, tc.args...).has(tc.part)
 			for file, text := range tc.files {
-				if d := cmp.Diff(text, n.read(file)); d != "" {
-					t.Errorf("%s (-want +got):\n%s", file, d)
-				}
+				testutil.Equal(t, file, text, n.read(file))
 			}
-			if len(n.files(n.conf)) != len(tc.files) || len(n.files(n.bin)) != 0 {
-				t.Errorf("files appeared: %v %v", n.files(n.conf), n.files(n.bin))
-			}
+			testutil.Equal(t, "files", len(tc.files), len(n.files(n.conf, n.bin)))
 		})
 	}
 }
@@ -307,8 +286,7 @@ func TestLinks(t *testing.T) {
 	n := newNode(t)
 	n.network("90-real.conflist", mainList)
 	testutil.Must(t, os.Symlink("90-real.conflist", filepath.Join(n.conf, "10-a.conflist")))
-	code, out := n.install()
-	want(t, code, 0, out)
+	n.install(0)
 	n.wantTypes("90-real.conflist", "flannel", "neardns")
 	if info, err := os.Lstat(filepath.Join(n.conf, "10-a.conflist")); err != nil || info.Mode()&os.ModeSymlink == 0 {
 		t.Error("the link is gone")
@@ -318,8 +296,7 @@ func TestLinks(t *testing.T) {
 	file := filepath.Join(elsewhere.bin, "real.conflist")
 	elsewhere.write(file, mainList, 0o644)
 	testutil.Must(t, os.Symlink(file, filepath.Join(elsewhere.conf, "10-a.conflist")))
-	code, out = elsewhere.install()
-	want(t, code, 1, out, "is a link to "+file)
+	elsewhere.install(1).has("is a link to " + file)
 }
 
 func TestUninstallLooksIntoEveryList(t *testing.T) {
@@ -329,24 +306,18 @@ func TestUninstallLooksIntoEveryList(t *testing.T) {
 	n.network("10-a.conflist", "{ not json")
 	n.network("20-b.conflist", string(with))
 	n.network("30-c.conf", mainConf)
-	code, out := n.uninstall()
-	want(t, code, 0, out, "removed neardns from "+n.conf+"/20-b.conflist")
-	if n.read("20-b.conflist") != mainList {
-		t.Errorf("not as before:\n%s", n.read("20-b.conflist"))
-	}
+	n.uninstall(0).has("removed neardns from " + n.conf + "/20-b.conflist")
+	testutil.Equal(t, "without the entry", mainList, n.read("20-b.conflist"))
 	// A list that names neardns but does not parse must give an error, and must not keep uninstall from the other lists.
 	n.network("10-a.conflist", `{"neardns"`)
 	n.network("20-b.conflist", string(with))
-	code, out = n.uninstall("--file", "20-b.conf", "--remove-binary")
-	want(t, code, 1, out, "no network's file 20-b.conf in "+n.conf)
-	code, out = n.uninstall("--remove-binary")
-	want(t, code, 1, out, "10-a.conflist: not valid JSON", "removed neardns from "+n.conf+"/20-b.conflist")
+	n.uninstall(1, "--file", "20-b.conf", "--remove-binary").has("no network's file 20-b.conf in " + n.conf)
+	n.uninstall(1, "--remove-binary").has("10-a.conflist: not valid JSON", "removed neardns from "+n.conf+"/20-b.conflist")
 }
 
 func TestUninstallOfNothing(t *testing.T) {
 	n := newNode(t)
-	code, out := n.run("uninstall", "--cni-bin", n.bin+"/none", "--cni-conf", n.conf+"/none")
-	want(t, code, 0, out, "no folder")
+	n.run(0, "uninstall", "--cni-bin", n.bin+"/none", "--cni-conf", n.conf+"/none").has("no folder")
 }
 
 func TestInterruptedWhileWaiting(t *testing.T) {
@@ -354,6 +325,6 @@ func TestInterruptedWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	code := run(ctx, append([]string{"install", "--wait", "1h", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args...), &out, &out)
-	want(t, code, 1, out.String(), "waiting up to 1h", "no network is configured")
+	testutil.Equal(t, "exit code", 1, run(ctx, n.command("install", "--wait", "1h"), &out, &out))
+	printed{t, out.String()}.has("waiting up to 1h", "no network is configured")
 }

@@ -27,26 +27,23 @@ func TestInstallPrintsWhatTheAgentVerified(t *testing.T) {
 		"no pod is steered": {entry: strings.Replace(testEntry, `"redirects"`, `"steer":"off","redirects"`, 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, persist := newNode(t), t.TempDir()
-			n.network("10-a.conflist", mainList)
+			n, persist := flannelNode(t), t.TempDir()
 			if tc.proof.Boot != "" {
 				tc.proof.Time = time.Unix(1, 0)
 				testutil.Must(t, nodestate.ProofFile(persist).Write(tc.proof))
 			}
 			if tc.entry != "" {
-				n.write(n.args[3], tc.entry, 0o644)
+				n.write(n.entry, tc.entry, 0o644)
 			}
-			code, out := n.install("--persist-dir", persist)
-			want(t, code, 0, out, tc.want)
-			if tc.want == "" && strings.Contains(out, "fallback") {
-				t.Errorf("printed on a node that steers no pod:\n%s", out)
+			out := n.install(0, "--persist-dir", persist)
+			out.has(tc.want)
+			if tc.want == "" && strings.Contains(out.text, "fallback") {
+				t.Errorf("printed on a node that steers no pod:\n%s", out.text)
 			}
 			n.wantTypes("10-a.conflist", "flannel", "neardns")
 		})
 	}
-	n, persist := newNode(t), t.TempDir()
-	n.network("10-a.conflist", mainList)
+	n, persist := flannelNode(t), t.TempDir()
 	n.write(filepath.Join(persist, filepath.Base(nodestate.ProofFile("").Path)), "{", os.FileMode(0o644))
-	code, out := n.install("--persist-dir", persist)
-	want(t, code, 0, out, "warning: ", persist)
+	n.install(0, "--persist-dir", persist).has("warning: ", persist)
 }

@@ -26,8 +26,7 @@ func (n *node) watch(more ...string) (out *testutil.Output, stop func() int) {
 	out = new(testutil.Output)
 	ctx, cancel := context.WithCancel(context.Background())
 	code := make(chan int, 1)
-	args := slices.Concat([]string{"watch", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args, more)
-	go func() { code <- run(ctx, args, out, out) }()
+	go func() { code <- run(ctx, n.command("watch", more...), out, out) }()
 	stop = sync.OnceValue(func() int { cancel(); return <-code })
 	n.t.Cleanup(func() {
 		stop()
@@ -44,10 +43,7 @@ func (n *node) eventuallyTypes(name string, types ...string) {
 			return err
 		}
 		got, err := conflist.Read(text)
-		if err == nil && !slices.Equal(got.Types, types) {
-			err = fmt.Errorf("plugins %q, want %q", got.Types, types)
-		}
-		return err
+		return errors.Join(err, testutil.ErrorIf(!slices.Equal(got.Types, types), "plugins %q, want %q", got.Types, types))
 	})
 }
 
@@ -73,21 +69,27 @@ func TestWatch(t *testing.T) {
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	n.network("05-b.conflist", mainList)
 	n.eventuallyTypes("05-b.conflist", "flannel", "neardns")
-	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
-	testutil.Eventually(t, func() error {
-		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
-		return err
-	})
+	n.restoresPlugin()
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	n.wantTypes("05-b.conflist", "flannel", "neardns") // the end of the watch removes nothing
 }
 
+// restoresPlugin removes the plugin, and waits until the watch has written it again.
+func (n *node) restoresPlugin() {
+	n.t.Helper()
+	plugin := filepath.Join(n.bin, "neardns")
+	testutil.Must(n.t, os.Remove(plugin))
+	testutil.Eventually(n.t, func() error {
+		_, err := os.Stat(plugin)
+		return err
+	})
+}
+
 // If nothing is to do, the watch writes nothing and logs nothing, even if other files in the folder change.
 func TestWatchIsQuiet(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	out, _ := n.watch("--poll", "1s")
 	eventuallySays(t, out, "wrote "+n.conf+"/10-a.conflist")
 	said := out.String()
@@ -117,16 +119,14 @@ func (n *node) stat(name string) os.FileInfo {
 // Two releases watch one node during a rollout: the entry and binary of the one that started last stay, and the two do not undo each
 // other's work.
 func TestWatchBesideANewerOne(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
+	n := flannelNode(t)
 	older, _ := n.watch("--poll", "1s")
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	newer := newNode(t)
 	newer.bin, newer.conf = n.bin, n.conf
 	plugin := testPlugin + "# newer\n"
 	newer.write(newer.plugin, plugin, 0o755)
-	entry := strings.Replace(testEntry, "10.96.0.10", "10.96.0.99", 1)
-	newer.write(newer.args[slices.Index(newer.args, "--entry")+1], entry, 0o644)
+	newer.write(newer.entry, strings.Replace(testEntry, "10.96.0.10", "10.96.0.99", 1), 0o644)
 	out, _ := newer.watch("--poll", "1s")
 	eventuallySays(t, out, "wrote "+n.conf+"/10-a.conflist", "wrote "+n.bin+"/neardns")
 	said := older.String()
@@ -136,11 +136,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 		n.network("10-a.conflist", mainList)
 		n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	}
-	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns")))
-	testutil.Eventually(t, func() error {
-		_, err := os.Stat(filepath.Join(n.bin, "neardns"))
-		return err
-	})
+	n.restoresPlugin()
 	if blows := strings.Count(older.String()+out.String(), "wrote "+n.conf); blows > 2+3+1 {
 		t.Errorf("the list was written %d times:\n%s\n%s", blows, older, out)
 	}
@@ -176,8 +172,7 @@ func TestWatchTells(t *testing.T) {
 	testutil.Must(t, err)
 	eventuallySaw("a later look", func(s nodestate.Watch) bool { return s.Looked.After(before.Looked) })
 
-	other := newNode(t)
-	other.network("10-a.conflist", mainList)
+	other := flannelNode(t)
 	out, _ := other.watch("--poll", "1s", "--state-dir", "/proc/none")
 	eventuallySays(t, out, "metrics lack this watch")
 	other.network("10-a.conflist", mainList)
@@ -189,62 +184,52 @@ func TestWatchTells(t *testing.T) {
 
 // Repeated changes of the configuration cause no pause, and a configuration that becomes bad leaves the last good entry.
 func TestWatchFollowsTheConfiguration(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
-	entry := n.args[slices.Index(n.args, "--entry")+1]
+	n := flannelNode(t)
 	out, _ := n.watch("--poll", "1h")
 	n.eventuallyTypes("10-a.conflist", "flannel", "neardns")
 	for i := range 6 {
 		address := fmt.Sprintf("10.96.0.%d", 20+i)
-		n.write(entry, strings.Replace(testEntry, "10.96.0.10", address, 1), 0o644)
+		n.write(n.entry, strings.Replace(testEntry, "10.96.0.10", address, 1), 0o644)
 		testutil.Eventually(t, func() error {
-			if !strings.Contains(n.read("10-a.conflist"), address) {
-				return errors.New("the list has the old entry")
-			}
-			return nil
+			return testutil.ErrorIf(!strings.Contains(n.read("10-a.conflist"), address), "the list has the old entry")
 		})
 	}
 	good := n.read("10-a.conflist")
-	n.write(entry, "{", 0o644)
+	n.write(n.entry, "{", 0o644)
 	eventuallySays(t, out, "cannot install plugin and entry", "entry.json")
-	if n.read("10-a.conflist") != good {
-		t.Error("a bad entry changed the list")
-	}
+	testutil.Equal(t, "the list after a bad entry", good, n.read("10-a.conflist"))
 	if strings.Contains(out.String(), "the next try is in") {
 		t.Errorf("taken for a fight:\n%s", out)
 	}
 }
 
 func TestWatchRefusesABadStart(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
-	n.write(n.args[slices.Index(n.args, "--entry")+1], "{", 0o644)
+	n := flannelNode(t)
+	n.write(n.entry, "{", 0o644)
 	out, stop := n.watch()
 	eventuallySays(t, out, "entry.json")
 	if code := stop(); code != 2 {
 		t.Errorf("exit code %d, want 2:\n%s", code, out)
 	}
-	if n.read("10-a.conflist") != mainList {
-		t.Error("the list was written")
-	}
-	code, text := n.run("watch", "--entry", "x", "--poll", "1ms")
-	want(t, code, 2, text, "--poll 1ms: at least 1s")
+	testutil.Equal(t, "the list", mainList, n.read("10-a.conflist"))
+	n.run(2, "watch", "--entry", "x", "--poll", "1ms").has("--poll 1ms: at least 1s")
 }
 
 func TestCheck(t *testing.T) {
-	n := newNode(t)
-	n.network("10-a.conflist", mainList)
-	check := func(code int, parts ...string) {
-		t.Helper()
-		got, out := n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
-		want(t, got, code, out, parts...)
-	}
-	check(1, n.bin+"/neardns is missing", "network cbr0 ("+n.conf+"/10-a.conflist) does not have the entry", "run neardns-install install")
-	if n.read("10-a.conflist") != mainList || len(n.files(n.bin)) > 0 {
-		t.Error("check wrote something")
-	}
-	n.mustInstall()
-	check(0, "10-a.conflist is up to date: network cbr0, plugin 2 of 2")
+	n := flannelNode(t)
+	check := n.command("check")
+	n.run(1, check...).has(n.bin+"/neardns is missing", "network cbr0 ("+n.conf+"/10-a.conflist) does not have the entry",
+		"run neardns-install install")
+	n.wantUntouched()
+	n.install(0)
+	n.run(0, check...).has("10-a.conflist is up to date: network cbr0, plugin 2 of 2")
 	n.write(filepath.Join(n.bin, "neardns"), "#!/bin/sh\n", 0o755)
-	check(1, n.bin+"/neardns is missing or of another version")
+	n.run(1, check...).has(n.bin + "/neardns is missing or of another version")
+}
+
+// wantUntouched fails the test unless the list of flannelNode is as it was, and the plugins' folder is empty.
+func (n *node) wantUntouched() {
+	n.t.Helper()
+	testutil.Equal(n.t, "the list", mainList, n.read("10-a.conflist"))
+	testutil.Equal(n.t, "plugins", nil, n.files(n.bin))
 }
