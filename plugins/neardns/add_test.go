@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -67,19 +64,13 @@ func TestAddSteersAndDelRemovesAll(t *testing.T) {
 			}
 			want.DNS = &podfile.DNS{State: podfile.AsGiven, Settings: resolvconf.Settings{Nameservers: want.Nameservers, Searches: want.Searches,
 				Options: want.Options}}
-			if d := cmp.Diff(want, r.file("c1"), cmpopts.EquateComparable(netip.Addr{})); d != "" {
-				t.Errorf("pod file (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "pod file", want, r.file("c1"))
 			r.must(add.with("CHECK"))
 			before := ruleset(node.Host)
 			r.must(add.with("DEL"))
 			wantNoTable(t, pod.NetNS)
-			if r.files() != 0 {
-				t.Errorf("%d files left", r.files())
-			}
-			if after := ruleset(node.Host); after != before {
-				t.Errorf("DEL changed the host's rules:\n%s", cmp.Diff(before, after))
-			}
+			r.wantFiles(0)
+			testutil.Equal(t, "the host's rules after DEL", before, ruleset(node.Host))
 		})
 	}
 }
@@ -125,18 +116,10 @@ func TestAddTwice(t *testing.T) {
 	first := r.must(add)
 	inPod, onHost := ruleset(pod.NetNS), ruleset(node.Host)
 	second := r.must(add)
-	if first.Stdout != second.Stdout {
-		t.Errorf("results differ:\n%s\n%s", first.Stdout, second.Stdout)
-	}
-	if d := cmp.Diff(inPod, ruleset(pod.NetNS)); d != "" {
-		t.Errorf("pod's rules:\n%s", d)
-	}
-	if d := cmp.Diff(onHost, ruleset(node.Host)); d != "" {
-		t.Errorf("host's rules:\n%s", d)
-	}
-	if r.files() != 1 {
-		t.Errorf("%d files", r.files())
-	}
+	testutil.Equal(t, "result", first.Stdout, second.Stdout)
+	testutil.Equal(t, "pod's rules", inPod, ruleset(pod.NetNS))
+	testutil.Equal(t, "host's rules", onHost, ruleset(node.Host))
+	r.wantFiles(1)
 }
 
 // A second ADD that decides otherwise undoes the first one.
@@ -147,9 +130,7 @@ func TestAddTwiceTurnedOff(t *testing.T) {
 	add.Conf["steer"] = "off"
 	r.must(add)
 	wantNoTable(t, pod.NetNS)
-	if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone {
-		t.Errorf("decision %+v", d)
-	}
+	r.wantDecision("c1", podfile.LeftAlone, "")
 }
 
 // A new pod is not steered at ADD, and nothing of the host changes.
@@ -182,9 +163,7 @@ func TestUntriedAtAdd(t *testing.T) {
 	table, err := nft.Open(pod.FD())
 	testutil.Must(t, err)
 	defer table.Close()
-	if _, err := table.Repair(steer.Pod{Redirects: []steer.Redirect{redirect6}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, table.Apply(steer.Pod{Redirects: []steer.Redirect{redirect6}}))
 	r.must(add)
 	wantNoTable(t, pod.NetNS)
 	// If the record of the fallback check cannot be read, nothing is verified, and the reason names it.
@@ -217,9 +196,7 @@ func TestOptOut(t *testing.T) {
 	}
 	r.must(add.with("CHECK"))
 	r.must(add.with("DEL"))
-	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
-		t.Errorf("the host's rules after DEL:\n%s", d)
-	}
+	testutil.Equal(t, "the host's rules after DEL", before, ruleset(node.Host))
 }
 
 // A pod may have two attachments, of two networks (with Multus) or of one network. They share the netns's one pod table.
@@ -275,18 +252,12 @@ func TestParallelAdds(t *testing.T) {
 	alone := ruleset(node.Host)
 	for i, pod := range pods {
 		verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect4}})
-		if d := r.file(fmt.Sprintf("c%d", i)).Decisions[0]; d.State != podfile.Steered {
-			t.Errorf("pod %d: %+v", i, d)
-		}
+		r.wantDecision(fmt.Sprintf("c%d", i), podfile.Steered, "")
 	}
 	all("ADD", true) // every second one has opted out by now
 	all("DEL", false)
-	if d := cmp.Diff(alone, ruleset(node.Host)); d != "" {
-		t.Errorf("host's rules after all is over:\n%s", d)
-	}
-	if r.files() != 0 {
-		t.Errorf("%d files left", r.files())
-	}
+	testutil.Equal(t, "host's rules after all is over", alone, ruleset(node.Host))
+	r.wantFiles(0)
 	for _, pod := range pods {
 		wantNoTable(t, pod.NetNS)
 	}
@@ -297,28 +268,17 @@ func TestKernelRefuses(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.IPv4)
 	r.wrap = []string{"setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"}
 	add := addRequest("c1", pod, nil)
-	out := r.must(add)
-	wantPassed(t, out, add)
-	d := r.file("c1").Decisions[0]
-	if d.State != podfile.LeftAlone || d.Reason == "" {
-		t.Errorf("decision %+v", d)
-	}
-	t.Log(d.Reason)
+	wantPassed(t, r.must(add), add)
+	r.wantDecision("c1", podfile.LeftAlone, "operation not permitted")
 	r.must(add.with("CHECK"))
 	r.must(request{Verb: "STATUS"})
 	add.Conf["onUnsupported"] = "fail"
-	if out = r.call(add); out.Err == nil || out.Err.Code != codeNotSteer {
-		t.Errorf("onUnsupported fail: %v", out.Err)
-	}
-	if out = r.call(request{Verb: "STATUS", Conf: object{"onUnsupported": "fail"}}); out.Err == nil || out.Err.Code != 50 {
-		t.Errorf("STATUS: %v", out.Err)
-	}
+	r.fails(add, codeNotSteer)
+	r.fails(request{Verb: "STATUS", Conf: object{"onUnsupported": "fail"}}, 50)
 	r.must(add.with("DEL"))
 	wantNoTable(t, pod.NetNS)
 	wantNoTable(t, node.Host)
-	if r.files() != 0 {
-		t.Errorf("%d files left", r.files())
-	}
+	r.wantFiles(0)
 }
 
 // wantPassed checks that prevResult came out as it went in, byte for byte.
@@ -326,7 +286,5 @@ func wantPassed(t testing.TB, out reply, q request) {
 	t.Helper()
 	want, err := json.Marshal(q.Conf["prevResult"])
 	testutil.Must(t, err)
-	if out.Stdout != string(want) {
-		t.Errorf("result (-want +got):\n%s", cmp.Diff(string(want), out.Stdout))
-	}
+	testutil.Equal(t, "result", string(want), out.Stdout)
 }

@@ -40,9 +40,7 @@ func TestChooseBackend(t *testing.T) {
 			}
 			v := &verb{log: slog.New(slog.DiscardHandler), conf: &Conf{Backend: c.conf, StateDir: dir, PersistDir: dir}}
 			v.chooseBackend()
-			if got := v.backend.Recorded(); got != c.want {
-				t.Errorf("works by %q, want %q", got, c.want)
-			}
+			testutil.Equal(t, "back end", c.want, v.backend.Recorded())
 		})
 	}
 }
@@ -51,16 +49,10 @@ func TestChooseBackend(t *testing.T) {
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
 	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), recorded: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
-	if err := v.missingRules(a); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, v.missingRules(a))
 	lack := v.missingRules(a, b)
-	if lack == nil {
-		t.Fatal("an address that the rules do not have is not missed")
-	}
-	if err := (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).missingRules(a, b); err != nil {
-		t.Errorf("where nobody has made rules, the plugin makes them: %v", err)
-	}
+	testutil.WantError(t, lack, b.String())
+	testutil.Check(t, (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).missingRules(a, b), "where no rules are, the plugin makes them")
 	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}
 	if d := decide(c, redirect4, hostnet.Found{}, facts{Unsupported: lack}); d.State != podfile.Pending || d.Reason == "" {
 		t.Errorf("decided %+v, want it to wait", d)

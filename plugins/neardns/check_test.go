@@ -3,10 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -19,25 +16,17 @@ func TestCheckAfterFlush(t *testing.T) {
 	r.must(add)
 	r.must(add.with("CHECK"))
 	node.Host.Run("nft", "flush", "ruleset")
-	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, "the host has no table") {
-		t.Errorf("CHECK after a flush in the host: %v", out.Err)
-	}
+	r.fails(add.with("CHECK"), codeDrift, "the host has no table")
 	r.must(add)
 	r.must(add.with("CHECK"))
 	pod.Run("nft", "flush", "ruleset")
-	out := r.call(add.with("CHECK"))
-	if out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, "pod shop/web-0") || !strings.Contains(out.Err.Msg, pod.Path()) {
-		t.Fatalf("CHECK: %+v", out.Err)
-	}
-	t.Log(out.Err.Msg)
+	r.fails(add.with("CHECK"), codeDrift, "pod shop/web-0", pod.Path())
 	// CHECK ignores rules in other programs' tables.
 	r.must(add)
 	pod.Run("nft", "add", "table", "inet", "mesh")
 	r.must(add.with("CHECK"))
 	pod.Run("nft", "flush", "table", "inet", steer.TableName)
-	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift {
-		t.Errorf("CHECK after flush table: %v", out.Err)
-	}
+	r.fails(add.with("CHECK"), codeDrift)
 }
 
 func TestCheckOfWhatIsNotSteered(t *testing.T) {
@@ -49,9 +38,7 @@ func TestCheckOfWhatIsNotSteered(t *testing.T) {
 	other := node.AddPod("other")
 	q := add.with("CHECK")
 	q.NetNS = other.Path()
-	if out := r.call(q); out.Err == nil || out.Err.Code != codeState {
-		t.Errorf("CHECK with another netns: %v", out.Err)
-	}
+	r.fails(q, codeState)
 }
 
 func TestGC(t *testing.T) {
@@ -73,9 +60,7 @@ func TestGC(t *testing.T) {
 			for id, pod := range pods {
 				r.must(addRequest(id, pod, nil))
 			}
-			if out := r.must(request{Verb: "GC", Conf: tc.conf}); out.Stdout != "" {
-				t.Errorf("GC printed %q", out.Stdout)
-			}
+			testutil.Equal(t, "output", "", r.must(request{Verb: "GC", Conf: tc.conf}).Stdout)
 			var left []string
 			for _, id := range []string{"a", "b"} {
 				if _, err := os.Stat(podfile.Path(r.state, id, "eth0")); err == nil {
@@ -85,9 +70,7 @@ func TestGC(t *testing.T) {
 					wantNoTable(t, pods[id].NetNS)
 				}
 			}
-			if d := cmp.Diff(tc.left, left); d != "" {
-				t.Errorf("left (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "left", tc.left, left)
 		})
 	}
 }
@@ -95,20 +78,14 @@ func TestGC(t *testing.T) {
 func TestGCRefusesWhatItCannotRead(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.must(addRequest("a", pod, nil))
-	out := r.call(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": "none"}})
-	if out.Err == nil || out.Err.Code != 7 || r.files() != 1 {
-		t.Errorf("GC: %v, %d files", out.Err, r.files())
-	}
+	r.fails(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": "none"}}, 7)
+	r.wantFiles(1)
 	// GC removes a corrupt file only if its attachment is not valid.
 	testutil.Must(t, os.WriteFile(podfile.Path(r.state, "a", "eth0"), []byte("{"), 0o600))
 	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{object{"containerID": "a", "ifname": "eth0"}}}})
-	if r.files() != 1 {
-		t.Error("the file of a valid attachment went")
-	}
+	r.wantFiles(1)
 	r.must(request{Verb: "GC", Conf: object{"cni.dev/valid-attachments": []any{}}})
-	if r.files() != 0 {
-		t.Error("the corrupt file stays")
-	}
+	r.wantFiles(0)
 }
 
 func TestStatus(t *testing.T) {
@@ -121,11 +98,6 @@ func TestStatus(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "file")
 	testutil.Must(t, os.WriteFile(blocked, nil, 0o600))
 	r.must(request{Verb: "STATUS", Conf: object{"stateDir": blocked}})
-	out := r.call(request{Verb: "STATUS", Conf: object{"stateDir": blocked, "onUnsupported": "fail"}})
-	if out.Err == nil || out.Err.Code != 50 {
-		t.Errorf("STATUS: %v", out.Err)
-	}
-	if out := r.call(request{Verb: "STATUS", Conf: object{"redirects": nil}}); out.Err == nil || out.Err.Code != 7 {
-		t.Errorf("STATUS with a bad configuration: %v", out.Err)
-	}
+	r.fails(request{Verb: "STATUS", Conf: object{"stateDir": blocked, "onUnsupported": "fail"}}, 50)
+	r.fails(request{Verb: "STATUS", Conf: object{"redirects": nil}}, 7)
 }

@@ -21,8 +21,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-var cmpAddr = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
-
 const minimal = `{"cniVersion":"1.1.0","name":"pods","type":"neardns","redirects":["10.96.0.10"]}`
 
 // withKeys puts keys into the minimal configuration.
@@ -38,9 +36,7 @@ func TestParseConfDefaults(t *testing.T) {
 		OnUnsupported: "allow", StateDir: "/run/neardns", PersistDir: "/var/lib/neardns", LogFile: "/run/neardns/plugin.log", LogLevel: slog.LevelInfo,
 		ResolvConf: "auto", ResolvConfPaths: sandbox.Patterns(), HostResolvConf: "/etc/resolv.conf",
 	}
-	if d := cmp.Diff(want, got, cmpAddr); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "configuration", want, got)
 }
 
 func TestParseConfEveryKey(t *testing.T) {
@@ -61,9 +57,7 @@ func TestParseConfEveryKey(t *testing.T) {
 			{Address: netip.MustParseAddr("fd00:90de:d95::a"), ClusterDNS: redirect6.ClusterDNS},
 		},
 	}
-	if d := cmp.Diff(want, got, cmpAddr); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "configuration", want, got)
 }
 
 // Each fault is one clear error that names the field and the remedy.
@@ -140,10 +134,12 @@ func TestParseConfToleratesTheRuntime(t *testing.T) {
 		`"dns":{"nameservers":["1.1.1.1"]}`, `"disableCheck":true`, `"disableGC":true`, `"cniVersions":["1.0.0","1.1.0"]`,
 		`"loadOnlyInlinedPlugins":true`, `"cni.dev/attachments":[]`, `"cni.dev/valid-attachments":null`, `"example.org/own":{"a":1}`, `"prevResult":null`,
 	} {
-		if _, err := parseConf(withKeys(keys)); err != nil {
-			t.Errorf("%s: %v", keys, err)
-		}
+		_, err := parseConf(withKeys(keys))
+		testutil.Check(t, err, keys)
 	}
+	c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":false}}`))
+	testutil.Must(t, err)
+	testutil.Equal(t, "notes of an annotation that is no string", 1, len(c.Notes))
 }
 
 func TestDNSKeysInEitherCase(t *testing.T) {
@@ -154,23 +150,7 @@ func TestDNSKeysInEitherCase(t *testing.T) {
 	} {
 		c, err := parseConf(withKeys(keys))
 		testutil.Must(t, err)
-		if d := cmp.Diff(want, c.DNS); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
-	}
-}
-
-func TestAnnotation(t *testing.T) {
-	for value, want := range map[string]bool{`"false"`: true, `"False"`: true, `"true"`: false, `"no"`: false, `""`: false, `false`: false} {
-		c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":"b","neardns.io/steer":` + value + `}}`))
-		wanted := c.Rules.For(keyDNS, "shop", c.Annotations)
-		if err != nil || wanted.OptOut != want {
-			t.Errorf("%s: opted out %v, %v", value, wanted.OptOut, err)
-		}
-		odd := value == `"no"` || value == `""` || value == `false`
-		if told := len(c.Notes) + len(wanted.Ignored); odd && told == 0 || !odd && told > 0 {
-			t.Errorf("%s: notes %q, ignored %q", value, c.Notes, wanted.Ignored)
-		}
+		testutil.Equal(t, name, want, c.DNS)
 	}
 }
 
@@ -182,9 +162,7 @@ func TestUnknownCNIArgs(t *testing.T) {
 		`IgnoreUnknown=true;NOMAD_ALLOC_ID=1;CONSUL_IPTABLES_CONFIG={"a":"b=c"};K8S_POD_NAME=x`:                     {Name: "x"},
 		"K8S_POD_NAME=a=b;;;=;x;K8S_POD_NAMESPACE":                                                                  {Name: "a=b"},
 	} {
-		if d := cmp.Diff(want, parseArgs(args)); d != "" {
-			t.Errorf("%q (-want +got):\n%s", args, d)
-		}
+		testutil.Equal(t, args, want, parseArgs(args))
 	}
 }
 

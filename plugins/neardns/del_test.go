@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/podfile"
@@ -34,13 +33,9 @@ func TestDelWithoutNetns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r.must(addRequest("c1", pod, nil))
 			for range 2 {
-				if out := r.must(request{Verb: "DEL", ID: "c1", NetNS: path}); out.Stdout != "" {
-					t.Errorf("DEL printed %q", out.Stdout)
-				}
+				testutil.Equal(t, "output", "", r.must(request{Verb: "DEL", ID: "c1", NetNS: path}).Stdout)
 			}
-			if r.files() != 0 {
-				t.Error("the pod file stays")
-			}
+			r.wantFiles(0)
 			// The file knows the netns even where the runtime does not.
 			wantNoTable(t, pod.NetNS)
 		})
@@ -50,9 +45,7 @@ func TestDelWithoutNetns(t *testing.T) {
 		r.must(q)
 		pod.Delete()
 		r.must(q.with("DEL"))
-		if r.files() != 0 {
-			t.Error("the pod file stays")
-		}
+		r.wantFiles(0)
 	})
 }
 
@@ -61,17 +54,13 @@ func TestDelCorruptState(t *testing.T) {
 	for _, data := range []string{"", "{", `{"version":99}`, "\x00\xff"} {
 		r.must(addRequest("c1", pod, nil))
 		testutil.Must(t, os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600))
-		if out := r.call(addRequest("c1", pod, nil).with("CHECK")); out.Err == nil || out.Err.Code != codeState {
-			t.Errorf("CHECK with %q: %v", data, out.Err)
-		}
+		r.fails(addRequest("c1", pod, nil).with("CHECK"), codeState)
 		out := r.must(addRequest("c1", pod, nil).with("DEL"))
 		if !strings.Contains(out.Stderr, "state file unreadable") {
 			t.Errorf("nothing said about %q: %s", data, out.Stderr)
 		}
 		wantNoTable(t, pod.NetNS)
-		if r.files() != 0 {
-			t.Error("the corrupt file stays")
-		}
+		r.wantFiles(0)
 	}
 }
 
@@ -108,14 +97,11 @@ func TestDelNamesTheHost(t *testing.T) {
 	r.must(addRequest("c1", pod, nil))
 	before := ruleset(node.Host)
 	r.must(request{Verb: "DEL", ID: "other", NetNS: node.Host.Path()})
-	if d := cmp.Diff(before, ruleset(node.Host)); d != "" {
-		t.Errorf("the host's rules changed:\n%s", d)
-	}
+	testutil.Equal(t, "the host's rules changed", before, ruleset(node.Host))
 	q := addRequest("c2", pod, nil)
 	q.NetNS = node.Host.Path()
-	if out := r.call(q); out.Err == nil || out.Err.Code != 8 || r.files() != 1 {
-		t.Errorf("ADD into the host's netns: %v, %d files", out.Err, r.files())
-	}
+	r.fails(q, 8)
+	r.wantFiles(1)
 }
 
 // Paths are reused: the netns that a DEL names may be another pod's by now.

@@ -133,9 +133,7 @@ func TestAddOutOfTime(t *testing.T) {
 		testutil.Must(t, err)
 		wantPassed(t, reply{Stdout: stdout}, q)
 		wantNoTable(t, pod.NetNS)
-		if d := r.file("c1").Decisions[0]; d.State != state || !strings.Contains(d.Reason, "out of time") {
-			t.Errorf("decision %+v", d)
-		}
+		r.wantDecision("c1", state, "out of time")
 		r.must(q.with("DEL"))
 	}
 }
@@ -154,9 +152,7 @@ func TestAddBehindLock(t *testing.T) {
 		testutil.Must(t, err)
 		wantPassed(t, reply{Stdout: stdout}, q)
 		wantNoTable(t, pod.NetNS)
-		if d := r.file("c1").Decisions[0]; d.State != podfile.Pending || !strings.Contains(d.Reason, "lock") {
-			t.Errorf("%s: decision %+v", point, d)
-		}
+		r.wantDecision("c1", podfile.Pending, "lock")
 		r.must(q.with("DEL"))
 	}
 }
@@ -173,9 +169,7 @@ func TestAddNeverHalf(t *testing.T) {
 			testutil.Must(t, err)
 			wantPassed(t, reply{Stdout: stdout}, q)
 			wantNoTable(t, pod.NetNS)
-			if d := r.file("c1").Decisions[0]; d.State != podfile.LeftAlone || !strings.Contains(d.Reason, "injected") {
-				t.Errorf("decision %+v", d)
-			}
+			r.wantDecision("c1", podfile.LeftAlone, "injected")
 			if !strings.Contains(stderr, "injected") {
 				t.Errorf("log %q", stderr)
 			}
@@ -191,9 +185,7 @@ func TestAddNeverHalf(t *testing.T) {
 				t.Errorf("onUnsupported fail: %v, stdout %q", err, stdout)
 			}
 			wantNoTable(t, pod.NetNS)
-			if r.files() != 0 {
-				t.Errorf("%d files left", r.files())
-			}
+			r.wantFiles(0)
 		})
 	}
 }
@@ -203,9 +195,8 @@ func TestAddAgainFails(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	q := addRequest("c1", pod, nil)
 	r.must(q)
-	if _, _, err := inProcess(t, r, q, failAt("pod repair"), add); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := inProcess(t, r, q, failAt("pod repair"), add)
+	testutil.Must(t, err)
 	wantNoTable(t, pod.NetNS)
 }
 
@@ -223,9 +214,7 @@ func TestAddCannotWriteItsFile(t *testing.T) {
 	}
 	r.must(q.with("DEL"))
 	q.Conf["onUnsupported"] = "fail"
-	if out := r.call(q); out.Err == nil || out.Err.Code != codeNotSteer {
-		t.Errorf("onUnsupported fail: %v", out.Err)
-	}
+	r.fails(q, codeNotSteer)
 }
 
 func TestOptOutCannotBeNoted(t *testing.T) {
@@ -269,9 +258,7 @@ func TestPanicIsACNIError(t *testing.T) {
 		t.Errorf("ADD: %v, stdout %q", err, stdout)
 	}
 	_, _, err = inProcess(t, r, q, panics, del)
-	if err != nil {
-		t.Errorf("DEL: %v", err)
-	}
+	testutil.Check(t, err, "DEL")
 }
 
 // Bad input of a call gives one clear error and changes nothing.
@@ -300,15 +287,10 @@ func TestAddBadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := addRequest("c1", pod, nil)
 			tc.change(&q)
-			out := r.call(q)
-			if out.Err == nil || out.Err.Code != tc.code || !strings.Contains(out.Err.Msg, tc.want) {
-				t.Errorf("error %+v: want code %d, %q", out.Err, tc.code, tc.want)
-			}
+			r.fails(q, tc.code, tc.want)
 			wantNoTable(t, pod.NetNS)
 			wantNoTable(t, node.Host)
-			if r.files() != 0 {
-				t.Errorf("%d files", r.files())
-			}
+			r.wantFiles(0)
 		})
 	}
 }

@@ -3,11 +3,8 @@ package main
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -83,8 +80,9 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	wantText(t, path, kubeletText)
 	f = r.file("c2")
 	want := []podfile.Ignored{{What: "nameserver local in place of 10.96.0.10", Why: "the fallback to 10.96.0.10 is not yet verified on this node"}}
-	if d := cmp.Diff(want, f.Ignored); d != "" || f.DNS.State != podfile.AsGiven || f.Decisions[0].Local.IsValid() {
-		t.Errorf("ignored (-want +got):\n%s%+v", d, f)
+	testutil.Equal(t, "ignored", want, f.Ignored)
+	if f.DNS.State != podfile.AsGiven || f.Decisions[0].Local.IsValid() {
+		t.Errorf("%+v", f)
 	}
 	r.must(addRequest("c2", pod, conf).with("DEL"))
 
@@ -98,7 +96,5 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 		t.Errorf("%+v, %+v", f.DNS, f.Decisions)
 	}
 	r.must(addRequest("c3", pod, conf).with("DEL"))
-	if _, err := os.Stat(path); err != nil {
-		t.Error(err)
-	}
+	testutil.ReadFile(t, path)
 }

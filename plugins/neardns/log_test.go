@@ -68,9 +68,8 @@ func TestOneLinePerVerb(t *testing.T) {
 	add := addRequest("c1", pod, nil)
 	for i, verb := range []string{"ADD", "CHECK", "DEL"} {
 		out := r.must(add.with(verb))
-		data, err := os.ReadFile(filepath.Join(r.state, nodestate.PluginLogName))
-		testutil.Must(t, err)
-		lines := strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
+		data := testutil.ReadFile(t, filepath.Join(r.state, nodestate.PluginLogName))
+		lines := strings.Split(strings.TrimSuffix(data, "\n"), "\n")
 		if len(lines) != i+1 {
 			t.Fatalf("after %s: %d lines:\n%s", verb, len(lines), data)
 		}
@@ -80,9 +79,7 @@ func TestOneLinePerVerb(t *testing.T) {
 				t.Errorf("%s: no %s in %s", verb, want, last)
 			}
 		}
-		if out.Stderr != last+"\n" {
-			t.Errorf("%s: stderr %q, file %q", verb, out.Stderr, last)
-		}
+		testutil.Equal(t, verb+" on stderr", last+"\n", out.Stderr)
 	}
 }
 
@@ -107,9 +104,7 @@ func TestLogFolderIsMadeByAddAlone(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	add := addRequest("c1", pod, nil)
 	r.must(add.with("ADD"))
-	if _, err := os.Stat(filepath.Join(r.state, nodestate.PluginLogName)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.ReadFile(t, filepath.Join(r.state, nodestate.PluginLogName))
 	testutil.Must(t, os.RemoveAll(r.state))
 	for _, verb := range []string{"DEL", "DEL"} {
 		r.must(add.with(verb))

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -55,12 +53,8 @@ func TestPrevResultPassedThroughByteForByte(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out, got, err := passOn(mustConf(t, withKeys(`"prevResult":`+tc.json)), "eth0")
 			testutil.Must(t, err)
-			if string(out) != tc.json {
-				t.Errorf("(-want +got):\n%s", cmp.Diff(tc.json, string(out)))
-			}
-			if d := cmp.Diff(tc.want, got, cmpAddr); d != "" {
-				t.Errorf("addresses (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "result", tc.json, string(out))
+			testutil.Equal(t, "addresses", tc.want, got)
 		})
 	}
 }
@@ -89,16 +83,12 @@ func TestPrevResultOfAnotherVersion(t *testing.T) {
 			}
 			prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{%s"interface":0,"address":"10.1.0.5/24"}]}`, from, version)
 			out, got, err := passOn(conf(to, prev), "eth0")
-			if err != nil {
-				t.Fatalf("%s to %s: %v", from, to, err)
-			}
+			testutil.Must(t, err)
 			var head struct{ CNIVersion string }
 			if err := json.Unmarshal(out, &head); err != nil || head.CNIVersion != to {
 				t.Errorf("%s to %s: %s", from, to, out)
 			}
-			if d := cmp.Diff(addrs("10.1.0.5"), got, cmpAddr); d != "" {
-				t.Errorf("%s to %s: %s", from, to, d)
-			}
+			testutil.Equal(t, fmt.Sprintf("%s to %s", from, to), addrs("10.1.0.5"), got)
 		}
 	}
 }
@@ -106,14 +96,10 @@ func TestPrevResultOfAnotherVersion(t *testing.T) {
 func TestPrevResultUnreadable(t *testing.T) {
 	for _, prev := range []string{`7`, `[]`, `"x"`, `{"cniVersion":7}`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"1.1.0","ips":[{"address":"nonsense"}]}`, `{"cniVersion":"1.1.0","ips":7}`} {
 		_, _, err := passOn(mustConf(t, withKeys(`"prevResult":`+prev)), "eth0")
-		if err == nil || !strings.Contains(err.Error(), "prevResult cannot be read") {
-			t.Errorf("%s: %v", prev, err)
-		}
+		testutil.WantError(t, err, "prevResult cannot be read", prev)
 	}
 	_, _, err := passOn(mustConf(t, []byte(minimal)), "eth0")
-	if err == nil || !strings.Contains(err.Error(), "must be called as chained plugin") {
-		t.Errorf("missing: %v", err)
-	}
+	testutil.WantError(t, err, "must be called as chained plugin")
 }
 
 // settled adds the pod's DNS settings to a call, as they are known without the pod's resolv.conf.
@@ -196,21 +182,11 @@ func TestPlan(t *testing.T) {
 					t.Errorf("reason %d: %q, want %q", i, d.Reason, tc.reasons[i])
 				}
 			}
-			if got := strings.Join(states, " "); got != tc.states {
-				t.Errorf("states %s, want %s", got, tc.states)
-			}
-			if d := cmp.Diff(tc.pod, p.Pod.Redirects, cmpAddr); d != "" {
-				t.Errorf("pod table: %s", d)
-			}
-			if d := cmp.Diff(tc.exempt, p.Exempt, cmpAddr); d != "" {
-				t.Errorf("exempt: %s", d)
-			}
-			if p.File.HostInterface != tc.hostIface {
-				t.Errorf("host interface %q", p.File.HostInterface)
-			}
-			if want := strings.Contains(tc.states, "steered") || tc.exempt != nil; p.Touches() != want {
-				t.Errorf("touches the host: %v", p.Touches())
-			}
+			testutil.Equal(t, "states", tc.states, strings.Join(states, " "))
+			testutil.Equal(t, "pod table", tc.pod, p.Pod.Redirects)
+			testutil.Equal(t, "exempt", tc.exempt, p.Exempt)
+			testutil.Equal(t, "host interface", tc.hostIface, p.File.HostInterface)
+			testutil.Equal(t, "touches the host", strings.Contains(tc.states, "steered") || tc.exempt != nil, p.Touches())
 		})
 	}
 }

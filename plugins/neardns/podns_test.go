@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
@@ -77,9 +76,7 @@ func TestPlanSettings(t *testing.T) {
 			if !strings.HasPrefix(got.DNS.Reason, tc.want.Reason) || tc.want.Reason == "" && got.DNS.Reason != "" {
 				t.Errorf("reason %q, want %q", got.DNS.Reason, tc.want.Reason)
 			}
-			if d := cmp.Diff(tc.want, got.DNS, cmpopts.IgnoreFields(podfile.DNS{}, "Reason", "Overlay", "Notes"), cmpopts.EquateEmpty()); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "DNS", tc.want, got.DNS, cmpopts.IgnoreFields(podfile.DNS{}, "Reason", "Overlay", "Notes"), cmpopts.EquateEmpty())
 			if asked := strings.Join(got.nameservers, " "); asked != tc.asked {
 				t.Errorf("steering is decided on %q, want %q", asked, tc.asked)
 			}
@@ -117,10 +114,7 @@ func sandboxFile(t *testing.T, id, text string) (pattern, path string) {
 
 func wantText(t *testing.T, path, want string) {
 	t.Helper()
-	got, err := os.ReadFile(path)
-	if err != nil || string(got) != want {
-		t.Errorf("%s: %v (-want +got):\n%s", path, err, cmp.Diff(want, string(got)))
-	}
+	testutil.Equal(t, path, want, testutil.ReadFile(t, path))
 }
 
 func TestOverlayInTheSandboxsFile(t *testing.T) {
@@ -144,16 +138,11 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.KernelHits == nil || !*f.KernelHits {
 			t.Errorf("pod file %+v", f.DNS)
 		}
-		if d := cmp.Diff([]podfile.Ignored{{What: "annotation neardns.io/steer", Why: `"perhaps" is neither true nor false`}}, f.Ignored); d != "" {
-			t.Errorf("ignored (-want +got):\n%s", d)
-		}
-		if f.Decisions[0].State != podfile.Steered {
-			t.Errorf("decision %+v", f.Decisions)
-		}
+		ignored := []podfile.Ignored{{What: "annotation neardns.io/steer", Why: `"perhaps" is neither true nor false`}}
+		testutil.Equal(t, "ignored", ignored, f.Ignored)
+		r.wantDecision("c1", podfile.Steered, "")
 		r.must(add.with("CHECK"))
-		if second := r.must(add); second.Stdout != first.Stdout {
-			t.Error("results differ")
-		}
+		testutil.Equal(t, "result", first.Stdout, r.must(add).Stdout)
 	}
 	var after unix.Stat_t
 	if err := unix.Stat(path, &after); err != nil || after.Ino != before.Ino || after.Mode != before.Mode {
@@ -166,13 +155,9 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	}
 	// A foreign change of the file is drift, and so is its removal.
 	testutil.Must(t, os.WriteFile(path, []byte(kubeletText), 0o644))
-	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, path) {
-		t.Errorf("CHECK after a change: %v", out.Err)
-	}
+	r.fails(add.with("CHECK"), codeDrift, path)
 	testutil.Must(t, os.Remove(path))
-	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift {
-		t.Errorf("CHECK without the file: %v", out.Err)
-	}
+	r.fails(add.with("CHECK"), codeDrift)
 	r.must(add.with("DEL"))
 }
 
@@ -191,9 +176,7 @@ func TestSteeringIsDecidedAfterTheOverlay(t *testing.T) {
 		pattern, _ := sandboxFile(t, id, tc.text)
 		servers := strings.Fields(strings.TrimPrefix(tc.text, "search shop.svc.cluster.local svc.cluster.local\n"))[1:2]
 		r.must(addRequest(id, pod, object{"resolvConfPaths": []string{pattern}, "dns": tc.dns, "runtimeConfig": object{"dns": object{"servers": servers}}}))
-		if f := r.file(id); f.Decisions[0].State != tc.want {
-			t.Errorf("%s: %+v, settings %+v", id, f.Decisions[0], f.DNS)
-		}
+		r.wantDecision(id, tc.want, "")
 		r.must(addRequest(id, pod, nil).with("DEL"))
 	}
 }
@@ -229,9 +212,7 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		if !strings.Contains(out.Stderr, tc.log) {
 			t.Errorf("%s: the log does not say %q:\n%s", id, tc.log, out.Stderr)
 		}
-		if f.Decisions[0].State != podfile.Steered {
-			t.Errorf("%s: %+v", id, f.Decisions)
-		}
+		r.wantDecision(id, podfile.Steered, "")
 		r.must(addRequest(id, pod, tc.conf).with("CHECK"))
 		r.must(addRequest(id, pod, tc.conf).with("DEL"))
 	}
@@ -249,10 +230,8 @@ func TestOverlayInTheResult(t *testing.T) {
 		IPs []any
 	}
 	testutil.Must(t, json.Unmarshal([]byte(r.must(add).Stdout), &got))
-	if d := cmp.Diff([][]string{{"10.96.0.10"}, {"svc.cluster.local", "more.example"}, {"ndots:1"}},
-		[][]string{got.DNS.Nameservers, got.DNS.Search, got.DNS.Options}); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "DNS", [][]string{{"10.96.0.10"}, {"svc.cluster.local", "more.example"}, {"ndots:1"}},
+		[][]string{got.DNS.Nameservers, got.DNS.Search, got.DNS.Options})
 	if len(got.IPs) == 0 {
 		t.Error("the addresses are gone")
 	}
@@ -291,9 +270,7 @@ func TestPodDNSUnknownKeys(t *testing.T) {
 
 // The annotation in docs/pod-dns.md is valid.
 func TestReadmeAnnotation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/pod-dns.md")
-	testutil.Must(t, err)
-	_, block, ok := strings.Cut(string(text), "neardns.io/dns-params: |\n")
+	_, block, ok := strings.Cut(testutil.ReadFile(t, "../../docs/pod-dns.md"), "neardns.io/dns-params: |\n")
 	block, _, end := strings.Cut(block, "```")
 	if !ok || !end {
 		t.Fatal("no such example")

@@ -133,6 +133,19 @@ func (r *cri) must(q request) reply {
 	return out
 }
 
+// fails calls, and fails the test, which goes on, unless the call ends with an error that has the code and each text.
+func (r *cri) fails(q request, code uint, texts ...string) {
+	r.t.Helper()
+	err := r.call(q).Err
+	if err == nil || err.Code != code {
+		r.t.Errorf("%s: error %+v, want code %d", q.Verb, err, code)
+		return
+	}
+	for _, text := range texts {
+		testutil.WantError(r.t, err, text, q.Verb)
+	}
+}
+
 // addRequest is the ADD for a pod with the given addresses.
 func addRequest(id string, pod *testutil.Pod, conf object) request {
 	merged := object{"prevResult": prevResult("1.1.0", pod.Path(), pod.Addrs...)}
@@ -156,10 +169,23 @@ func (r *cri) file(id string) podfile.File {
 	return f
 }
 
+// wantDecision fails the test, which goes on, unless a pod's first decision has a state and a text in its reason.
+func (r *cri) wantDecision(id string, state podfile.State, reason string) {
+	r.t.Helper()
+	if d := r.file(id).Decisions[0]; d.State != state || !strings.Contains(d.Reason, reason) {
+		r.t.Errorf("%s: decision %+v, want %s, %q", id, d, state, reason)
+	}
+}
+
 // files counts what is in the pods folder, temporary files included.
 func (r *cri) files() int {
 	names, _ := os.ReadDir(filepath.Join(r.state, "pods"))
 	return len(names)
+}
+
+func (r *cri) wantFiles(n int) {
+	r.t.Helper()
+	testutil.Equal(r.t, "files", n, r.files())
 }
 
 // verify compares a netns's table with a description through the same code as the agent does.

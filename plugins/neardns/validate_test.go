@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -64,9 +62,7 @@ func TestTakesTheRenderedEntry(t *testing.T) {
 	})
 	testutil.Must(t, err)
 	c := mustConf(t, entry)
-	if d := cmp.Diff([]steer.Redirect{redirect4, redirect6}, c.Redirects, cmpAddr); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "redirects", []steer.Redirect{redirect4, redirect6}, c.Redirects)
 	if c.Steer != steerAlways || c.StateDir != "/run/x" || c.PersistDir != "/var/y" || c.ClusterDomain != "corp.example" || len(c.Locals) != 1 {
 		t.Errorf("%+v", c)
 	}
