@@ -172,19 +172,16 @@ func TestPodIsBypassed(t *testing.T) {
 						t.Errorf("%s: the table lets the steering address through", w)
 					}
 					testutil.Eventually(t, func() error {
-						if who := r.who(pod.NetNS, w, oneSYN); who != "AGENT" {
-							return fmt.Errorf("%s: answered by %q after an answer from the steering address", w, who)
-						}
-						return nil
+						who := r.who(pod.NetNS, w, oneSYN)
+						return testutil.ErrorIf(who != "AGENT", "%s: answered by %q after an answer from the steering address", w, who)
 					})
 				})
 			})
 		}
 	})
 	r.Want("AGENT", well.NetNS, "beside them", r.ClusterDNS()...)
-	for name, pod := range pods {
+	for _, pod := range pods {
 		must(t, open(t, pod.NetNS).Verify(steer.Pod{Redirects: r.Host.Redirects}))
-		_ = name
 	}
 }
 
@@ -198,10 +195,8 @@ func TestPodIsBypassedWithoutASwitch(t *testing.T) {
 	r.Node.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 	everyWay(func(w way) {
 		testutil.Eventually(t, func() error {
-			if who := r.who(pod.NetNS, w, testutil.Silence); who != "KUBEDNS" {
-				return fmt.Errorf("%s: answered by %q", w, who)
-			}
-			return nil
+			who := r.who(pod.NetNS, w, testutil.Silence)
+			return testutil.ErrorIf(who != "KUBEDNS", "%s: answered by %q", w, who)
 		})
 	})
 }
@@ -211,31 +206,18 @@ func TestBypassedConnections(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
 	pod := r.Steered("pod")
-	dial := func() *testutil.Conn {
-		t.Helper()
-		c, err := testutil.Dial(pod.NetNS, "tcp", r.ClusterDNS()[0], testutil.AskOptions{})
-		must(t, err)
-		t.Cleanup(c.Close)
-		return c
-	}
-	ask := func(c *testutil.Conn, want, when string) {
-		t.Helper()
-		if a, err := c.Ask("a.cluster.local", dns.TypeTXT); err != nil || a.Who != want {
-			t.Errorf("%s: %v, %v, not by %s", when, a, err, want)
-		}
-	}
-	steered := dial()
-	ask(steered, "AGENT", "steered")
-	tcp := "{ ipv4 . tcp }"
+	server := r.ClusterDNS()[0]
+	steered := r.dial(pod.NetNS, server)
+	steered.want("AGENT", "steered")
 	pod.Run("nft", "flush", "set", "inet", "neardns", "trusted1")
-	pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", tcp)
-	given := dial()
-	ask(given, "KUBEDNS", "given back")
-	ask(steered, "AGENT", "steered, then given back")
+	pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", "{ ipv4 . tcp }")
+	bypassed := r.dial(pod.NetNS, server)
+	bypassed.want("KUBEDNS", "bypassed")
+	steered.want("AGENT", "steered, then bypassed")
 	pod.Run("nft", "flush", "set", "inet", "neardns", "waiting1")
-	ask(dial(), "AGENT", "steered again")
-	ask(given, "KUBEDNS", "given back, then steered again")
-	ask(steered, "AGENT", "steered all along")
+	r.dial(pod.NetNS, server).want("AGENT", "steered again")
+	bypassed.want("KUBEDNS", "bypassed, then steered again")
+	steered.want("AGENT", "steered all along")
 }
 
 // kube-dns's answer by the fallback counts as an answer: if the agent is dead, a pod stays steered, and the agent serves it when it is

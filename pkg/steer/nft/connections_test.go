@@ -31,11 +31,7 @@ func (r *nftRig) dial(ns *testutil.NetNS, servers ...netip.AddrPort) *conns {
 func (cs *conns) want(who, when string) {
 	cs.r.t.Helper()
 	for _, c := range cs.c {
-		answer, err := c.Ask("a.cluster.local", dns.TypeTXT)
-		if err != nil || answer.Who != who {
-			cs.r.t.Errorf("%s: %v, %v; want %s", when, answer, err, who)
-			continue
-		}
+		by(cs.r.t, who, "%s", when)(c.Ask("a.cluster.local", dns.TypeTXT))
 		answers, err := c.Pipeline(dns.TypeTXT, "a.cluster.local", "size-4000.cluster.local", "c.cluster.local")
 		if err != nil || answers[2].Who != who {
 			cs.r.t.Errorf("%s, pipelined: %v, %v; want %s", when, answers, err, who)
@@ -112,10 +108,8 @@ func (r *nftRig) onePort(ns *testutil.NetNS, servers []netip.AddrPort) {
 		source := netip.AddrPortFrom(netip.Addr{}, uint16(40000+i)) //nolint:gosec // small
 		r.Turns(6, func(round int, want string) {
 			for range 2 {
-				answer, err := testutil.Ask(ns, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true})
-				if err != nil || answer.Who != want {
-					r.t.Errorf("%s from port %d, round %d: %v, %v; want %s", server, source.Port(), round, answer, err, want)
-				}
+				by(r.t, want, "%s from port %d, round %d", server, source.Port(), round)(
+					testutil.Ask(ns, server, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{Source: source, Abort: true}))
 			}
 		})
 	}
@@ -147,9 +141,7 @@ func (r *nftRig) oneSocket(ns *testutil.NetNS, servers []netip.AddrPort, names .
 		r.t.Cleanup(c.Close)
 		r.Turns(8, func(flip int, want string) {
 			for _, name := range names {
-				if answer, err := c.Ask(name, dns.TypeTXT); err != nil || answer.Who != want {
-					r.t.Errorf("flip %d of %s, %s: %v, %v; want %s", flip, server, name, answer, err, want)
-				}
+				by(r.t, want, "flip %d of %s, %s", flip, server, name)(c.Ask(name, dns.TypeTXT))
 			}
 		})
 	}

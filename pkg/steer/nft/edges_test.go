@@ -3,14 +3,12 @@ package nft_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -27,16 +25,13 @@ func TestLargeAnswersWithoutConntrack(t *testing.T) {
 		large := func(who string) {
 			t.Helper()
 			for _, server := range append(r.ClusterDNS(), r.Local()...) {
-				for _, size := range []int{1400, 1500, 3000, 9000} {
-					answer, err := testutil.Ask(pod.NetNS, server, fmt.Sprintf("size-%d.cluster.local", size), dns.TypeTXT, "udp", testutil.AskOptions{EDNS: 65000})
-					if err != nil || answer.Who != who || answer.Size < size {
-						t.Errorf("%d bytes from %s: %v, %v; want %s's", size, server, answer, err, who)
-					}
-				}
-				for _, size := range []int{9000, 60000} { // and over TCP
-					answer, err := testutil.Ask(pod.NetNS, server, fmt.Sprintf("size-%d.cluster.local", size), dns.TypeTXT, "tcp", testutil.AskOptions{})
-					if err != nil || answer.Who != who || answer.Size < size {
-						t.Errorf("%d bytes over tcp from %s: %v, %v; want %s's", size, server, answer, err, who)
+				for network, sizes := range map[string][]int{"udp": {1400, 1500, 3000, 9000}, "tcp": {9000, 60000}} {
+					for _, size := range sizes {
+						name := fmt.Sprintf("size-%d.cluster.local", size)
+						answer, err := testutil.Ask(pod.NetNS, server, name, dns.TypeTXT, network, testutil.AskOptions{EDNS: 65000})
+						if err != nil || answer.Who != who || answer.Size < size {
+							t.Errorf("%d bytes over %s from %s: %v, %v; want %s's", size, network, server, answer, err, who)
+						}
 					}
 				}
 			}
@@ -55,23 +50,15 @@ func TestSocketGroups(t *testing.T) {
 	r.Addresses()
 	member := func(who string) *dns.Server {
 		t.Helper()
-		var pc net.PacketConn
-		var err error
-		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
-		}}
-		r.Node.Host.Do(func() {
-			pc, err = config.ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(redirect4.Steering, 53).String())
-		})
-		must(t, err)
 		started := make(chan struct{})
-		server := &dns.Server{PacketConn: pc, NotifyStartedFunc: func() { close(started) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+		server := &dns.Server{Addr: "169.254.20.11:53", Net: "udp4", ReusePort: true, NotifyStartedFunc: func() { close(started) }}
+		server.Handler = dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
 			a := new(dns.Msg).SetReply(m)
 			a.Answer = append(a.Answer, &dns.TXT{Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{who}})
 			_ = w.WriteMsg(a)
-		})}
-		go func() { _ = server.ActivateAndServe() }()
-		<-started
+		})
+		go r.Node.Host.Do(func() { testutil.Check(t, server.ListenAndServe()) })
+		testutil.Receive(t, started)
 		return server
 	}
 	first, second := member("FIRST"), member("SECOND")
@@ -160,19 +147,23 @@ func TestSpoofedSources(t *testing.T) {
 	})
 }
 
-// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then checks that ordinary queries are answered
-// and that no packet looped. It expects no answers to the forged ones: those would go to the forged source.
+// withoutAnswer sends queries from a pod whose own rules forge their sources, and then checks that ordinary queries are answered and that
+// no packet looped. It expects no answers to the forged ones: those would go to the forged source.
 func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.Addr) {
 	r.t.Helper()
 	before, _ := r.nft.Counters()
-	for i, d := range r.Host.Redirects {
-		q := new(dns.Msg).SetQuestion("forged.cluster.local.", dns.TypeA)
-		raw, err := q.Pack()
+	pod.RunInput(fmt.Sprintf("table inet forge { chain c { type filter hook postrouting priority 300; ip saddr set %s; ip6 saddr set %s; }; }",
+		sources[0], sources[1]), "nft", "-f", "-")
+	for _, server := range r.ClusterDNS() {
+		c, err := testutil.Dial(pod, "udp", server, testutil.AskOptions{})
 		must(r.t, err)
+		defer c.Close()
 		for range 5 {
-			sendForged(r.t, pod, sources[i], d.ClusterDNS, raw)
+			_, err := c.Send("forged.cluster.local", dns.TypeA)
+			must(r.t, err)
 		}
 	}
+	pod.Run("nft", "delete", "table", "inet", "forge")
 	// A packet that loops is counted again and again while these queries are answered.
 	const more = 3 // each: two servers
 	for range more {
@@ -185,53 +176,4 @@ func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.
 			r.t.Errorf("from %v: %d packets counted as %s for 10 sent", sources, d, name)
 		}
 	}
-}
-
-// sendForged sends one UDP datagram with any source.
-func sendForged(t testing.TB, ns *testutil.NetNS, from, to netip.Addr, payload []byte) {
-	t.Helper()
-	udp := make([]byte, 8, 8+len(payload))
-	udp[0], udp[1], udp[3] = 0x13, 0x88, 53 // port 5000 to 53
-	length := 8 + len(payload)
-	udp[4], udp[5] = byte(length>>8), byte(length)
-	udp = append(udp, payload...)
-	sum := checksum(from, to, udp)
-	udp[6], udp[7] = byte(sum>>8), byte(sum)
-	ns.Do(func() {
-		if to.Is4() {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
-			must(t, err)
-			defer func() { _ = unix.Close(fd) }()
-			src, dst := from.As4(), to.As4()
-			head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0}
-			packet := append(append(append(head, src[:]...), dst[:]...), udp...)
-			packet[2], packet[3] = byte(len(packet)>>8), byte(len(packet))
-			must(t, unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: dst}))
-			return
-		}
-		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW)
-		must(t, err)
-		defer func() { _ = unix.Close(fd) }()
-		src, dst := from.As16(), to.As16()
-		head := []byte{0x60, 0, 0, 0, byte(length >> 8), byte(length), 17, 64}
-		packet := append(append(append(head, src[:]...), dst[:]...), udp...)
-		must(t, unix.Sendto(fd, packet, 0, &unix.SockaddrInet6{Addr: dst}))
-	})
-}
-
-// checksum is UDP's, over the pseudo header too.
-func checksum(from, to netip.Addr, udp []byte) uint16 {
-	data := append(append(from.AsSlice(), to.AsSlice()...), 0, 17, byte(len(udp)>>8), byte(len(udp)))
-	data = append(data, udp...)
-	if len(data)%2 == 1 {
-		data = append(data, 0)
-	}
-	var sum uint32
-	for i := 0; i < len(data); i += 2 {
-		sum += uint32(data[i])<<8 | uint32(data[i+1])
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum) //nolint:gosec // folded
 }

@@ -5,11 +5,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/steer"
@@ -85,12 +84,8 @@ func TestEvidence(t *testing.T) {
 		both := append(r.clients(blocked), r.clients(well)...)
 		slices.SortFunc(both, steer.Client.Compare)
 		order := steer.Client.Compare
-		if diff := cmp.Diff(both, slices.SortedFunc(maps.Keys(notes.Delivered), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-			t.Errorf("asked (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff(r.clients(well), slices.SortedFunc(maps.Keys(notes.Arrived), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-			t.Errorf("heard (-want +got):\n%s", diff)
-		}
+		testutil.Equal(t, "asked", both, slices.SortedFunc(maps.Keys(notes.Delivered), order))
+		testutil.Equal(t, "heard", r.clients(well), slices.SortedFunc(maps.Keys(notes.Arrived), order))
 		for c, age := range notes.Arrived {
 			if asked := notes.Delivered[c]; age < 0 || asked < 0 || asked > nft.AskedMemory || age > asked+notes.Slack {
 				t.Errorf("%s asked %v ago, was heard %v ago, slack %v", c, asked, age, notes.Slack)
@@ -106,9 +101,7 @@ func TestEvidence(t *testing.T) {
 		for _, c := range r.clients(blocked) {
 			must(t, r.Lease.Hold(c, 0))
 		}
-		if diff := cmp.Diff(r.clients(blocked), suspects(t, r.nft), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-			t.Errorf("suspects (-want +got):\n%s", diff)
-		}
+		testutil.Equal(t, "suspects", r.clients(blocked), suspects(t, r.nft))
 		r.Want("KUBEDNS", blocked.NetNS, "held", all...)
 		r.Want("AGENT", well.NetNS, "another held", all...)
 		if generation(t, r.Node.Host) != before {
@@ -121,9 +114,7 @@ func TestEvidence(t *testing.T) {
 		r.endHolds()
 		allow()
 		r.Want("AGENT", blocked.NetNS, "tried, no more refused", all...)
-		if left := suspects(t, r.nft); len(left) > 0 {
-			t.Errorf("still suspects: %v", left)
-		}
+		testutil.Equal(t, "suspects that are left", nil, suspects(t, r.nft))
 
 		c := r.clients(blocked)[0]
 		must(t, r.Lease.Hold(c, 0))
@@ -138,9 +129,7 @@ func TestEvidence(t *testing.T) {
 			t.Errorf("released: %v, %v", list, err)
 		}
 		r.Want("AGENT", blocked.NetNS, "released", all...)
-		if left := suspects(t, r.nft); len(left) > 0 {
-			t.Errorf("its query is not taken for its trial: %v", left)
-		}
+		testutil.Equal(t, "suspects after a query that is the trial", nil, suspects(t, r.nft))
 		must(t, r.nft.Verify(r.Host))
 	})
 }
@@ -151,22 +140,15 @@ func (r *nftRig) trial(pod *testutil.Pod) {
 	r.t.Helper()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, server := range append(r.ClusterDNS(), r.Local()...) {
-		ask := func(network string, patience time.Duration) (string, error) {
-			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: patience, EDNS: 1232})
-			if err != nil {
-				return "", err
-			}
-			return answer.Who, nil
-		}
+	for _, server := range r.Servers() {
 		wg.Go(func() {
-			if got, err := ask("udp", testutil.Silence); err == nil {
-				r.t.Errorf("%s: the trial over UDP is answered by %s", server, got)
+			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: testutil.Silence})
+			if err == nil {
+				r.t.Errorf("%s: the trial over UDP is answered: %v", server, answer)
 			}
 			for _, network := range rig.Networks() {
-				if got, err := ask(network, testutil.Patience()); err != nil || got != "KUBEDNS" {
-					r.t.Errorf("%s: after the trial, over %s: %s, %v; want kube-dns's", server, network, got, err)
-				}
+				by(r.t, "KUBEDNS", "%s: after the trial, over %s", server, network)(
+					testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Timeout: testutil.Patience()}))
 			}
 		})
 	}
@@ -188,16 +170,13 @@ func TestHoldIsPerClient(t *testing.T) {
 					if i == j && network == p.String() {
 						want = "KUBEDNS"
 					}
-					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, network, testutil.AskOptions{})
-					if err != nil || answer.Who != want {
-						t.Errorf("hold of %s: %s over %s: %v, %v; want %s", c, server, network, answer, err, want)
-					}
+					by(t, want, "hold of %s: %s over %s", c, server, network)(
+						testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, network, testutil.AskOptions{}))
 				}
 			}
 			must(t, r.Lease.Release(c))
-			if answer, err := testutil.Ask(pod.NetNS, servers[i], "a.cluster.local", dns.TypeA, p.String(), testutil.AskOptions{}); err != nil || answer.Who != "AGENT" {
-				t.Errorf("release of %s: %v, %v", c, answer, err)
-			}
+			by(t, "AGENT", "release of %s", c)(
+				testutil.Ask(pod.NetNS, servers[i], "a.cluster.local", dns.TypeA, p.String(), testutil.AskOptions{}))
 		}
 	}
 }
@@ -208,14 +187,13 @@ func TestEvidenceWhenFull(t *testing.T) {
 	early, late := r.Steered("early"), r.Steered("late")
 	r.Serve()
 	r.Want("AGENT", early.NetNS, "empty", r.ClusterDNS()...)
-	var fill []byte
-	fill = append(fill, "add element inet neardns asked4 {"...)
+	fill := "add element inet neardns asked4 {"
 	source := netip.MustParseAddr("10.9.0.0")
 	for range nft.AskedBound - 2 { // the early pod's two are there
 		source = source.Next()
-		fill = append(fill, source.String()+" . udp . 169.254.20.11,"...)
+		fill += source.String() + " . udp . 169.254.20.11,"
 	}
-	r.Node.Host.RunInput(string(fill[:len(fill)-1])+" }", "nft", "-f", "-")
+	r.Node.Host.RunInput(strings.TrimSuffix(fill, ",")+" }", "nft", "-f", "-")
 	for range 3 {
 		r.Want("AGENT", early.NetNS, "full", r.ClusterDNS()...)
 		r.Want("AGENT", late.NetNS, "full", r.ClusterDNS()...)

@@ -53,10 +53,7 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 			forged.Wait()
 			// All of them are sent; the last has passed the switch once kube-dns got that many.
 			testutil.Eventually(t, func() error {
-				if r.Node.DNS.Asked("forged.cluster.local.") < len(sources) {
-					return errors.New("not at kube-dns")
-				}
-				return nil
+				return testutil.ErrorIf(r.Node.DNS.Asked("forged.cluster.local.") < len(sources), "not at kube-dns")
 			})
 			if n := r.Agent.Questions(""); n > 0 {
 				t.Errorf("%d forged questions were served: %v", n, r.Agent.Log())
@@ -122,10 +119,8 @@ func TestRoutedBehindAPodIsServed(t *testing.T) {
 	for _, server := range append(r.ClusterDNS(), r.Local()...) {
 		source := map[bool]netip.Addr{true: addr("172.30.0.2"), false: addr("fd00:30::2")}[server.Addr().Is4()]
 		for _, network := range rig.Networks() {
-			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{Source: netip.AddrPortFrom(source, 0)})
-			if err != nil || answer.Who != "AGENT" {
-				t.Errorf("%s over %s: %v, %v", server, network, answer, err)
-			}
+			o := testutil.AskOptions{Source: netip.AddrPortFrom(source, 0)}
+			by(t, "AGENT", "%s over %s", server, network)(testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, network, o))
 		}
 	}
 }
@@ -211,7 +206,9 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 				r.Node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
 				must(t, err)
 				must(t, r.nft.Apply(h))
-				r.renew4(h)
+				for _, a := range (&rig.Rig{Host: h}).Ours() {
+					must(t, errors.Join(r.Lease.Renew(a, steer.UDP), r.Lease.Renew(a, steer.TCP)))
+				}
 				r.Want("AGENT", pod.NetNS, role, asked...)
 				h.Uplinks = append(h.Uplinks, name)
 				must(t, r.nft.Apply(h))
@@ -219,21 +216,6 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 				must(t, r.nft.Apply(r.Host))
 			}
 		})
-	}
-}
-
-// renew4 renews the leases of all addresses of a description, of both families.
-func (r *nftRig) renew4(h steer.Host) {
-	r.t.Helper()
-	var at []netip.Addr
-	for _, d := range h.Redirects {
-		at = append(at, d.Steering)
-	}
-	for _, l := range h.Locals {
-		at = append(at, l.Address)
-	}
-	for _, a := range at {
-		must(r.t, errors.Join(r.Lease.Renew(a, steer.UDP), r.Lease.Renew(a, steer.TCP)))
 	}
 }
 
@@ -253,13 +235,6 @@ func tunnel(t *testing.T, a *testutil.NetNS, aName string, b *testutil.NetNS, bN
 				_, _ = to.Write(buf[:n])
 			}
 		}()
-	}
-	for _, e := range []struct {
-		ns   *testutil.NetNS
-		name string
-	}{{a, aName}, {b, bName}} {
-		e.ns.NoDAD(e.name)
-		e.ns.Up(e.name)
 	}
 }
 
@@ -281,6 +256,8 @@ func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
 		f = os.NewFile(uintptr(fd), name)
 	})
 	t.Cleanup(func() { _ = f.Close() })
+	ns.NoDAD(name)
+	ns.Up(name)
 	return f
 }
 
@@ -300,9 +277,7 @@ func TestHomesAreLookedAtAgain(t *testing.T) {
 	// Any time left below 4 s will do: a busy machine may list the set seconds late.
 	old := regexp.MustCompile(`expires ([0-3]s|[0-9]+ms)`)
 	testutil.Eventually(t, func() error {
-		if got := known(); !old.MatchString(got) {
-			return fmt.Errorf("renewed by each question:\n%s", got)
-		}
-		return nil
+		got := known()
+		return testutil.ErrorIf(!old.MatchString(got), "renewed by each question:\n%s", got)
 	})
 }

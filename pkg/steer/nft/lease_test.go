@@ -2,15 +2,12 @@ package nft_test
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -38,9 +35,13 @@ func node(t testing.TB, h steer.Host) (*testutil.NetNS, *nft.Nftables) {
 
 func openLease(t testing.TB, ns *testutil.NetNS) *steer.Lease {
 	t.Helper()
-	var lease *steer.Lease
+	return openLeaseOf(t, ns, testSecret)
+}
+
+func openLeaseOf(t testing.TB, ns *testutil.NetNS, secret steer.Secret) (lease *steer.Lease) {
+	t.Helper()
 	var err error
-	ns.Do(func() { lease, err = steer.OpenLease(testSecret) })
+	ns.Do(func() { lease, err = steer.OpenLease(secret) })
 	must(t, err)
 	t.Cleanup(func() { _ = lease.Close() })
 	return lease
@@ -68,9 +69,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	want := func(want ...string) {
 		t.Helper()
 		slices.Sort(want)
-		if diff := cmp.Diff(want, holding(t, backend)); diff != "" {
-			t.Fatalf("(-want +got)\n%s", diff)
-		}
+		testutil.Equal(t, "leases", want, holding(t, backend))
 	}
 	before := generation(t, ns)
 	want()
@@ -106,9 +105,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	for range 8 {
 		group.Go(func() {
 			for range 50 {
-				if err := errors.Join(lease.Renew(redirect4.Steering, steer.UDP), lease.Renew(redirect6.Steering, steer.UDP)); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, errors.Join(lease.Renew(redirect4.Steering, steer.UDP), lease.Renew(redirect6.Steering, steer.UDP)))
 			}
 		})
 	}
@@ -116,9 +113,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	want("tcp 169.254.20.11", "udp 169.254.20.10", "udp 169.254.20.11", "udp fd00:90de:d95::b")
 	must(t, lease.Close())
 	must(t, lease.Close())
-	if err := lease.Renew(redirect4.Steering, steer.UDP); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("renewal by a closed lease: %v", err)
-	}
+	testutil.WantError(t, lease.Renew(redirect4.Steering, steer.UDP), "closed")
 }
 
 // A renewal restarts the lifetime: a lease that was granted first and is renewed ends last, at most a lifetime later.
@@ -144,10 +139,7 @@ func TestRenewalExtendsALease(t *testing.T) {
 					left[l.Address] = l.Expires
 				}
 			}
-			if left[redirect4.Steering] <= left[local4.Address] {
-				return fmt.Errorf("%s: left %v", p, left)
-			}
-			return nil
+			return testutil.ErrorIf(left[redirect4.Steering] <= left[local4.Address], "%s: left %v", p, left)
 		})
 	}
 }

@@ -84,9 +84,7 @@ func TestLeaseUnderLoad(t *testing.T) {
 		defer c.Close()
 		for asked := 0; ; asked++ {
 			r.Renew()
-			if answer, err := c.Ask("a.cluster.local", dns.TypeTXT); err != nil || answer.Who != "AGENT" {
-				t.Errorf("query %d: %v, %v", asked, answer, err)
-			}
+			by(t, "AGENT", "query %d", asked)(c.Ask("a.cluster.local", dns.TypeTXT))
 			select {
 			case err := <-loaded:
 				must(t, err)

@@ -27,29 +27,17 @@ func TestLocalAndClusterFromOnePort(t *testing.T) {
 					a, b := r.ClusterDNS()[i], r.Local()[i]
 					for _, order := range [][]netip.AddrPort{{a, b, a, b}, {b, a, b, a}} {
 						port++
-						s, err := testutil.OpenUDP(pod, a.Addr().Is4(), testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port)})
+						o := testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port), Abort: true}
+						s, err := testutil.OpenUDP(pod, a.Addr().Is4(), o)
 						must(t, err)
+						want := map[netip.AddrPort]string{a: cluster, b: local}
 						for _, server := range order {
-							want := cluster
-							if server == b {
-								want = local
-							}
-							answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
-							if err != nil || answer.Who != want {
-								t.Errorf("%s, %s, %s from port %d: %v, %v; want %s", when, kind, server, port, answer, err, want)
-							}
+							by(t, want[server], "%s, %s, %s from port %d", when, kind, server, port)(s.Ask(server, "a.cluster.local", dns.TypeTXT))
 						}
 						s.Close()
 						for _, server := range order {
-							want := cluster
-							if server == b {
-								want = local
-							}
-							answer, err := testutil.Ask(pod, server, "a.cluster.local", dns.TypeTXT, "tcp",
-								testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port), Abort: true})
-							if err != nil || answer.Who != want {
-								t.Errorf("%s, %s, %s over tcp from port %d: %v, %v; want %s", when, kind, server, port, answer, err, want)
-							}
+							by(t, want[server], "%s, %s, %s over tcp from port %d", when, kind, server, port)(
+								testutil.Ask(pod, server, "a.cluster.local", dns.TypeTXT, "tcp", o))
 						}
 					}
 				}

@@ -33,11 +33,8 @@ func TestMeshCaptureWins(t *testing.T) {
 			t.Helper()
 			for _, s := range r.ClusterDNS() {
 				for _, network := range rig.Networks() {
-					answer, err := testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, network,
-						testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, own), Abort: true})
-					if err != nil || answer.Who != who {
-						t.Errorf("the mesh's own question to %s over %s: %v, %v; want %s", s, network, answer, err, who)
-					}
+					o := testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, own), Abort: true}
+					by(t, who, "the mesh's own query to %s over %s", s, network)(testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, network, o))
 				}
 			}
 		}
@@ -127,18 +124,14 @@ func TestOddNodes(t *testing.T) {
 				r.Want("AGENT", pod.NetNS, "lease", all...)
 				for _, s := range all {
 					for _, network := range rig.Networks() {
-						answer, err := testutil.Ask(pod.NetNS, s, "size-3000.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 4096})
-						if err != nil || answer.Who != "AGENT" {
-							t.Errorf("3 kB over %s: %v, %v", network, answer, err)
-						}
+						by(t, "AGENT", "3 kB over %s", network)(
+							testutil.Ask(pod.NetNS, s, "size-3000.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 4096}))
 					}
 				}
 				r.Withdraw()
 				r.Want("KUBEDNS", pod.NetNS, "withdrawn", all...)
-				answer, err := testutil.Ask(pod.NetNS, all[1], "size-60000.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{})
-				if err != nil || answer.Who != "KUBEDNS" {
-					t.Errorf("60 kB over tcp: %v, %v", answer, err)
-				}
+				by(t, "KUBEDNS", "60 kB over tcp")(
+					testutil.Ask(pod.NetNS, all[1], "size-60000.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{}))
 			})
 		})
 	}
@@ -171,23 +164,18 @@ func TestKubeDNSOnTheSameBridge(t *testing.T) {
 					r.Node.Host.Run("bridge", "link", "set", "dev", p.HostInterface, "hairpin", hairpin)
 				}
 				all := append(r.ClusterDNS(), r.Local()...)
-				before, err := r.nft.Counters()
-				must(t, err)
-				r.Want("NEIGHBOUR", pod.NetNS, "no agent", all...)
-				after, err := r.nft.Counters()
-				must(t, err)
-				if n := after[steer.CounterFallbackUDP].Packets - before[steer.CounterFallbackUDP].Packets; n != uint64(len(all)) {
-					t.Errorf("%d questions over udp counted as %d", len(all), n)
+				counted := func(who, when, counter string) {
+					t.Helper()
+					before, err := r.nft.Counters()
+					must(t, err)
+					r.Want(who, pod.NetNS, when, all...)
+					after, err := r.nft.Counters()
+					must(t, err)
+					testutil.Equal(t, counter, uint64(len(all)), after[counter].Packets-before[counter].Packets)
 				}
+				counted("NEIGHBOUR", "no agent", steer.CounterFallbackUDP)
 				r.Serve()
-				before, err = r.nft.Counters()
-				must(t, err)
-				r.Want("AGENT", pod.NetNS, "lease", all...)
-				after, err = r.nft.Counters()
-				must(t, err)
-				if n := after[steer.CounterDeliveredUDP].Packets - before[steer.CounterDeliveredUDP].Packets; n != uint64(len(all)) {
-					t.Errorf("%d questions over udp counted as %d", len(all), n)
-				}
+				counted("AGENT", "lease", steer.CounterDeliveredUDP)
 				r.Kill()
 				r.Want("NEIGHBOUR", pod.NetNS, "killed", all...)
 			}
@@ -216,17 +204,12 @@ func TestRenewalsUnderLoad(t *testing.T) {
 					}
 				}
 				answer, err := c.Ask("a.cluster.local", dns.TypeA)
-				if err != nil {
-					return fmt.Errorf("question %d: %w", n, err)
-				}
-				if answer.Who != "AGENT" {
-					return errors.New("fell back: " + answer.String())
+				if err != nil || answer.Who != "AGENT" {
+					return fmt.Errorf("query %d: %v, %w", n, answer, err)
 				}
 			}
 			return nil
 		})
 	}
-	if err := asked.Wait(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, asked.Wait())
 }

@@ -19,19 +19,21 @@ type prober struct {
 	ns    *testutil.NetNS
 	probe map[bool]netip.Addr // by family, true is IPv4
 	proof map[bool]netip.Addr
+	pod   map[bool]netip.Addr // addresses that have no special meaning
 }
 
 func newProber(t testing.TB, r *nftRig) *prober {
 	t.Helper()
 	p := &prober{r: r, ns: testutil.NewNS(t, "prober"),
 		probe: map[bool]netip.Addr{true: steer.ProbeSource4, false: steer.ProbeSource6},
-		proof: map[bool]netip.Addr{true: steer.FallbackCheckSource4, false: steer.FallbackCheckSource6}}
+		proof: map[bool]netip.Addr{true: steer.FallbackCheckSource4, false: steer.FallbackCheckSource6},
+		pod:   map[bool]netip.Addr{true: addr("10.244.1.200"), false: addr("fd00:244:1::200")}}
 	testutil.VethPair(t, r.Node.Host, steer.ProberInterface, p.ns, "eth0")
 	gateways := map[bool]netip.Addr{true: addr("169.254.20.249"), false: addr("fd00:90de:d95::f9")}
 	for _, a := range r.Node.ClusterDNS() {
 		is4 := a.Is4()
 		r.Node.Host.AddAddr(steer.ProberInterface, testutil.Host(gateways[is4]))
-		for _, source := range []netip.Addr{p.probe[is4], p.proof[is4], p.other(is4)} {
+		for _, source := range []netip.Addr{p.probe[is4], p.proof[is4], p.pod[is4]} {
 			p.ns.AddAddr("eth0", testutil.Host(source))
 			r.Node.Host.AddRoute(testutil.Host(source), netip.Addr{}, steer.ProberInterface)
 		}
@@ -42,14 +44,6 @@ func newProber(t testing.TB, r *nftRig) *prober {
 	p.ns.Settle("eth0")
 	r.Node.Host.Settle(steer.ProberInterface)
 	return p
-}
-
-// other is an address of the prober's namespace that has no special meaning.
-func (p *prober) other(is4 bool) netip.Addr {
-	if is4 {
-		return addr("10.244.1.200")
-	}
-	return addr("fd00:244:1::200")
 }
 
 func (p *prober) ask(server netip.AddrPort, network string, source map[bool]netip.Addr, timeout time.Duration) (*testutil.Answer, error) {
@@ -83,20 +77,19 @@ func TestProber(t *testing.T) {
 		for _, intercept := range []bool{false, true} {
 			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
 			p := newProber(t, r)
-			pod := map[bool]netip.Addr{true: p.other(true), false: p.other(false)}
 			p.want("KUBEDNS", "no agent", p.probe)
 			p.want("KUBEDNS", "no agent", p.proof)
-			p.want("KUBEDNS", "no agent", pod)
+			p.want("KUBEDNS", "no agent", p.pod)
 			r.Addresses()
 			p.want("KUBEDNS", "no socket", p.probe)
 			r.Listen()
 			p.want("AGENT", "no lease", p.probe)
 			p.want("KUBEDNS", "no lease", p.proof)
-			p.want("KUBEDNS", "no lease", pod)
+			p.want("KUBEDNS", "no lease", p.pod)
 			r.Renew()
 			p.want("AGENT", "lease", p.probe)
 			p.want("KUBEDNS", "lease", p.proof)
-			p.want("AGENT", "lease", pod)
+			p.want("AGENT", "lease", p.pod)
 			r.Kill()
 			p.want("KUBEDNS", "killed, lease stands", p.probe)
 			p.want("KUBEDNS", "killed, lease stands", p.proof)

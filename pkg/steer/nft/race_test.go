@@ -87,13 +87,8 @@ func TestEnsuresBesideRepair(t *testing.T) {
 	}
 	counters, err := agent.Counters()
 	must(t, err)
-	for name, want := range map[string]steer.Counter{
-		steer.CounterDeliveredUDP: {Packets: 1000, Bytes: 64000}, steer.CounterFallbackUDP: {Packets: 7, Bytes: 700},
-	} {
-		if counters[name] != want {
-			t.Errorf("counter %s is %v, not what it was", name, counters[name])
-		}
-	}
+	testutil.Equal(t, "delivered_udp", steer.Counter{Packets: 1000, Bytes: 64000}, counters[steer.CounterDeliveredUDP])
+	testutil.Equal(t, "fallback_udp", steer.Counter{Packets: 7, Bytes: 700}, counters[steer.CounterFallbackUDP])
 	if got := ns.Run("nft", "list", "set", "inet", "neardns", "exempt4"); strings.Contains(got, "elements") {
 		t.Errorf("left exempt:\n%s", got)
 	}

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -70,9 +68,7 @@ func TestRenderGolden(t *testing.T) {
 				}
 				texts[digest] = text
 			}))
-			if diff := cmp.Diff(want, rulesOf(listing)); diff != "" {
-				t.Errorf("ours (-), nft's (+):\n%s", diff)
-			}
+			testutil.Equal(t, "our texts, and nft's", want, rulesOf(listing))
 		})
 	}
 	files, _ := filepath.Glob("testdata/*.nft")
@@ -119,10 +115,6 @@ func open(t testing.TB, ns *testutil.NetNS) *nft.Nftables {
 	t.Helper()
 	n, err := nft.Open(ns.FD())
 	testutil.Must(t, err)
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	t.Cleanup(func() { testutil.Check(t, n.Close(), "close") })
 	return n
 }

@@ -1,14 +1,11 @@
 package nft_test
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -32,10 +29,11 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 `
 	ns.RunInput(foreign, "nft", "-f", "-")
 	ns.Run("iptables", "-t", "raw", "-A", "PREROUTING", "-d", "169.254.20.11", "-j", "ACCEPT")
-	before := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns")
+	all := func() string { return ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns") }
+	before := all()
 	check := func(when string) {
 		t.Helper()
-		now := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns")
+		now := all()
 		for block := range strings.SplitSeq(before, "\ntable ") {
 			name, _, _ := strings.Cut(block, " {")
 			if !strings.Contains(now, strings.TrimSpace(block)) {
@@ -64,9 +62,7 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 	check("supported")
 	must(t, backend.Remove())
 	check("remove")
-	if got := ruleset(ns) + ns.Run("nft", "list", "table", "ip", "neardns"); got != before {
-		t.Errorf("after remove (-before +after):\n%s", cmp.Diff(before, got))
-	}
+	testutil.Equal(t, "after remove", before, all())
 }
 
 // The back end works in its descriptor's namespace, whichever thread calls it, and also after the descriptor is closed. Close closes all
@@ -159,15 +155,6 @@ func TestFailedApplyChangesNothing(t *testing.T) {
 	backend := open(t, ns)
 	must(t, backend.Apply(steer.Host{Redirects: []steer.Redirect{redirect4b}, Uplinks: []string{"eth7"}}))
 	before := ruleset(ns)
-	err := backend.Apply(brokenHost())
-	if err == nil {
-		t.Fatal("one steering address mapped twice was taken")
-	}
-	t.Log(err)
-	if diff := cmp.Diff(before, ruleset(ns)); diff != "" {
-		t.Errorf("changed:\n%s", diff)
-	}
-	if !strings.HasPrefix(fmt.Sprint(err), "apply rules: ") {
-		t.Errorf("error does not say what was tried: %v", err)
-	}
+	testutil.WantError(t, backend.Apply(brokenHost()), "apply rules: ")
+	testutil.Equal(t, "the rules", before, ruleset(ns))
 }

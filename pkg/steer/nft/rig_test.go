@@ -24,6 +24,17 @@ func newRig(t testing.TB, o testutil.Options, change ...func(*steer.Host)) *nftR
 	return &nftRig{r, t, open(t, r.Node.Host)}
 }
 
+// by returns a check of a query's result: the server named who must have answered. The test goes on. The other arguments name the query.
+func by(t testing.TB, who, format string, args ...any) func(*testutil.Answer, error) {
+	t.Helper()
+	return func(answer *testutil.Answer, err error) {
+		t.Helper()
+		if err != nil || answer.Who != who {
+			t.Errorf("%s: %v, %v; want %s", fmt.Sprintf(format, args...), answer, err, who)
+		}
+	}
+}
+
 // cells runs a test with half of the combinations of kube-proxy's modes and ways to attach a pod: each mode and each way is among them,
 // always with both families. The tracer checks all combinations on which rules depend.
 func cells(t *testing.T, f func(t *testing.T, o testutil.Options)) {

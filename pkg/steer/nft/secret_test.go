@@ -3,7 +3,6 @@ package nft_test
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +22,7 @@ func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 	h.Lifetime = time.Minute
 	ns, backend := node(t, h)
 	agent := openLease(t, ns)
-	var other *steer.Lease // as the agent's own, also with the mark and of root, but with another secret
-	var err error
-	ns.Do(func() { other, err = steer.OpenLease(steer.DrawSecret()) })
-	must(t, err)
-	defer func() { _ = other.Close() }()
+	other := openLeaseOf(t, ns, steer.DrawSecret()) // as the agent's own, also with the mark and of root, but with another secret
 	clients := []steer.Client{
 		{Source: addr("10.244.0.2"), Protocol: steer.UDP, Address: redirect4.Steering},
 		{Source: addr("10.244.0.2"), Protocol: steer.TCP, Address: redirect4.Steering},
@@ -49,12 +44,8 @@ func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 			t.Errorf("held without the secret: %v", err)
 		}
 	}
-	if got := holding(t, backend); len(got) > 0 {
-		t.Errorf("leases that nobody proved: %v", got)
-	}
-	if got := suspects(t, backend); len(got) > 0 {
-		t.Errorf("suspects that nobody found: %v", got)
-	}
+	testutil.Equal(t, "leases without the secret", nil, holding(t, backend))
+	testutil.Equal(t, "suspects without the secret", nil, suspects(t, backend))
 
 	must(t, agent.Renew(redirect4.Steering, steer.TCP))
 	must(t, agent.Renew(redirect6.Steering, steer.UDP))
@@ -83,15 +74,11 @@ func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 		}
 		return count
 	}
-	if got := heldOf(); got != len(clients) {
-		t.Errorf("%d held after another's release", got)
-	}
+	testutil.Equal(t, "held after another's release", len(clients), heldOf())
 	for _, c := range clients {
 		must(t, agent.Release(c))
 	}
-	if got := heldOf(); got > 0 {
-		t.Errorf("%d not released", got)
-	}
+	testutil.Equal(t, "held after the release", 0, heldOf())
 }
 
 // marked sends a lease datagram with neardns's mark and any payload. An older agent sent an empty one.
@@ -119,11 +106,7 @@ func TestSecretIsOfThisStart(t *testing.T) {
 	ns, backend := node(t, h)
 	before := openLease(t, ns)
 	must(t, before.Renew(redirect4.Steering, steer.UDP))
-	var after *steer.Lease
-	var err error
-	ns.Do(func() { after, err = steer.OpenLease(steer.DrawSecret()) })
-	must(t, err)
-	defer func() { _ = after.Close() }()
+	after := openLeaseOf(t, ns, steer.DrawSecret())
 	if err := after.Renew(redirect4.Steering, steer.TCP); !errors.Is(err, steer.ErrNoSwitch) {
 		t.Errorf("renewed before the table knew the secret: %v", err)
 	}
@@ -133,9 +116,7 @@ func TestSecretIsOfThisStart(t *testing.T) {
 	if text := strings.Join(drift, " "); len(drift) != 2 || strings.Contains(text, "@th") || strings.Contains(text, "sequence") {
 		t.Errorf("the drift tells the secret, or more than it: %v", drift)
 	}
-	if got := holding(t, backend); !slices.Equal(got, []string{"udp 169.254.20.11"}) {
-		t.Errorf("leases %v after the change", got)
-	}
+	testutil.Equal(t, "leases after the change", []string{"udp 169.254.20.11"}, holding(t, backend))
 	must(t, after.Renew(redirect4.Steering, steer.TCP))
 	if err := before.Renew(redirect6.Steering, steer.TCP); !errors.Is(err, steer.ErrNoSwitch) {
 		t.Errorf("the secret of the start before is still good: %v", err)
@@ -156,12 +137,7 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 	ns, backend := linked(t)
 	must(t, backend.Ensure(plugin))
 	lease := openLease(t, ns)
-	var nobodys *steer.Lease
-	var err error
-	ns.Do(func() { nobodys, err = steer.OpenLease(0) })
-	must(t, err)
-	defer func() { _ = nobodys.Close() }()
-	for _, l := range []*steer.Lease{lease, nobodys} {
+	for _, l := range []*steer.Lease{lease, openLeaseOf(t, ns, 0)} {
 		if err := l.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
 			t.Errorf("a lease in a table without a secret: %v", err)
 		}
@@ -184,10 +160,8 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 // A table of the form before secrets is updated without losing a lease.
 func TestSecretComesToAnOlderTable(t *testing.T) {
 	testutil.RequireRoot(t)
-	older, err := os.ReadFile("testdata/older/host-dual.nft")
-	must(t, err)
 	ns, backend := linked(t)
-	ns.RunInput(string(older), "nft", "-f", "-")
+	ns.RunInput(testutil.ReadFile(t, "testdata/older/host-dual.nft"), "nft", "-f", "-")
 	ns.Run("nft", "add", "element", "inet", "neardns", "lease_udp4", "{ 169.254.20.11 timeout 1m }")
 	h := host()
 	h.Uplinks = append(h.Uplinks, "eth1.5")

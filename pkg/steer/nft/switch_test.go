@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,15 +29,14 @@ func TestSwitchAfterALapse(t *testing.T) {
 				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = 300 * time.Millisecond })
 				pod := r.Steered("pod")
 				r.Serve()
-				r.Renew()
 				harm(r)
-				for _, server := range append(r.ClusterDNS(), r.Local()...) {
+				for _, server := range r.Servers() {
 					testutil.Eventually(t, func() error {
 						_, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, "udp", testutil.AskOptions{Timeout: testutil.Silence})
 						return err
 					})
 				}
-				r.Want("KUBEDNS", pod.NetNS, "lapsed", append(r.ClusterDNS(), r.Local()...)...)
+				r.Want("KUBEDNS", pod.NetNS, "lapsed", r.Servers()...)
 			})
 		}
 	})
@@ -48,9 +48,7 @@ func TestManyRedirects(t *testing.T) {
 		second, old := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")
 		var other steer.Redirect
 		r := newRig(t, o, func(h *steer.Host) {
-			with := append([]steer.Redirect(nil), h.Redirects...)
-			with = append(with, steer.Redirect{ClusterDNS: second}, steer.Redirect{ClusterDNS: old})
-			with, err := steer.Complete(with)
+			with, err := steer.Complete(append(slices.Clone(h.Redirects), steer.Redirect{ClusterDNS: second}, steer.Redirect{ClusterDNS: old}))
 			must(t, err)
 			h.Redirects, h.FallbackOnly = with[:3], with[3:]
 			other = with[3]
@@ -58,7 +56,7 @@ func TestManyRedirects(t *testing.T) {
 		r.Node.Proxy.Add(testutil.DNSService(second, r.Node.KubeDNSAddrs()[0])...)
 		r.Node.Proxy.Add(testutil.DNSService(old, r.Node.KubeDNSAddrs()[0])...)
 		pod := r.Pod("pod")
-		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(append([]steer.Redirect(nil), r.Host.Redirects...), other)}))
+		must(t, open(t, pod.NetNS).Apply(steer.Pod{Redirects: append(slices.Clone(r.Host.Redirects), other)}))
 		gone := netip.AddrPortFrom(old, 53)
 		r.Want("KUBEDNS", pod.NetNS, "no lease", append(r.ClusterDNS(), gone)...)
 		r.Serve()
