@@ -3,7 +3,6 @@ package iptables_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,7 +26,7 @@ func TestChurn(t *testing.T) {
 		r := newRig(t, variant)
 		pod := r.Steered("pod")
 		r.Listen()
-		restore := []string{"iptables" + strings.TrimPrefix(string(variant), "iptables") + "-restore", "--noflush", "--counters", "-w", "30"}
+		restore := []string{string(variant) + "-restore", "--noflush", "--counters", "-w", "30"}
 		r.Node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
 		r.Want("KUBEDNS", pod.NetNS, "before", r.Servers()...)
 		asked := r.churn(t, pod, restore)

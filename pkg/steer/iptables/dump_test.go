@@ -34,9 +34,7 @@ func TestRestoredAtBoot(t *testing.T) {
 				for family, rules := range saved {
 					r.Node.Host.RunInput(rules, family+"-"+kind+"-restore", "-w")
 				}
-				if there, err := r.rules.Present(); err != nil || !there {
-					t.Errorf("the saved rules were not put back: %v, %v", there, err)
-				}
+				wantPresent(t, r.rules, true, "after the restore")
 				var cluster []netip.AddrPort
 				for _, a := range r.Node.ClusterDNS() {
 					cluster = append(cluster, netip.AddrPortFrom(a, 53))

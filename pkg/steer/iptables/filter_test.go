@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -22,9 +20,7 @@ func TestAcceptRules(t *testing.T) {
 		{"-s", "169.254.20.10/32", "-p", "udp", "-m", "udp", "--sport", "53", "-j", "ACCEPT"},
 		{"-s", "169.254.20.10/32", "-p", "tcp", "-m", "tcp", "--sport", "53", "-j", "ACCEPT"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	testutil.Equal(t, "rules", want, got)
 }
 
 // TestEnsureAccepts, with both variants of iptables: without a DROP policy EnsureAccepts adds nothing, with one it adds the chains, also
@@ -38,12 +34,9 @@ func TestEnsureAccepts(t *testing.T) {
 			legacy := kind == "legacy"
 			ensure := func() (mended string) {
 				t.Helper()
-				ns.Do(func() {
-					var err error
-					if mended, err = EnsureAccepts(addresses(), legacy); err != nil {
-						t.Error(err)
-					}
-				})
+				var err error
+				ns.Do(func() { mended, err = EnsureAccepts(addresses(), legacy) })
+				testutil.Check(t, err)
 				return mended
 			}
 			save := func() (out []string) {
@@ -54,9 +47,7 @@ func TestEnsureAccepts(t *testing.T) {
 				}
 				return out
 			}
-			if got := ensure(); got != "" {
-				t.Errorf("added without a need: %s", got)
-			}
+			testutil.Equal(t, "added without a need", "", ensure())
 			ns.Run("iptables-"+kind, "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 			ns.Run("ip6tables-"+kind, "-P", "OUTPUT", "DROP")
 			before := save()
@@ -77,9 +68,7 @@ func TestEnsureAccepts(t *testing.T) {
 			if slices.Index(rules, "-A INPUT -j NEARDNS-INPUT") > slices.Index(rules, "-A INPUT -i lo -j ACCEPT") {
 				t.Error("the jump is not the first rule")
 			}
-			if got := ensure(); got != "" {
-				t.Errorf("mended what is right: %s", got)
-			}
+			testutil.Equal(t, "repaired what is right", "", ensure())
 			verify := func(wantKept, wantLacking int) {
 				t.Helper()
 				ns.Do(func() {
@@ -98,20 +87,12 @@ func TestEnsureAccepts(t *testing.T) {
 			ns.Run("iptables-"+kind, "-I", "INPUT", "2", "-i", "lo", "-j", "ACCEPT")
 			ns.Run("iptables-"+kind, "-D", "NEARDNS-INPUT", "1")
 			ensure()
-			if diff := cmp.Diff(rules, save()); diff != "" {
-				t.Errorf("after repairs (-want +got):\n%s", diff)
+			testutil.Equal(t, "after repairs", rules, save())
+			for range 2 {
+				ns.Do(func() { testutil.Check(t, RemoveAccepts()) })
 			}
-			ns.Do(func() {
-				for range 2 {
-					if err := RemoveAccepts(); err != nil {
-						t.Error(err)
-					}
-				}
-			})
 			ns.Run("iptables-"+kind, "-P", "INPUT", "ACCEPT")
-			if diff := cmp.Diff(before, save()); diff != "" {
-				t.Errorf("left behind (-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "left behind", before, save())
 		})
 	}
 }
@@ -123,9 +104,7 @@ func TestAcceptNoProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	ns.Do(func() {
 		_, err := EnsureAccepts(addresses(), false)
-		if err == nil || !strings.Contains(err.Error(), "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself") {
-			t.Errorf("without a program: %v", err)
-		}
+		testutil.WantError(t, err, "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself")
 	})
 }
 
@@ -139,29 +118,18 @@ func TestRemoveAcceptsWithoutPrograms(t *testing.T) {
 			ns.Do(func() { err = RemoveAccepts() })
 			return err
 		}
-		if err := remove(); err != nil {
-			t.Errorf("%s, nothing of ours there: %v", kind, err)
-		}
+		testutil.Check(t, remove(), kind, "no chain of neardns")
 		ns.Do(func() {
-			if _, err := EnsureAccepts(addresses(), true); err != nil {
-				t.Error(err)
-			}
+			_, err := EnsureAccepts(addresses(), true)
+			testutil.Check(t, err)
 		})
 		path := os.Getenv("PATH")
 		t.Setenv("PATH", t.TempDir())
-		if got, want := MissingPrograms(), []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}; !slices.Equal(got, want) {
-			t.Errorf("missing are %v, want %v", got, want)
-		}
-		if err := remove(); err == nil || !strings.Contains(err.Error(), "iptables-"+kind+" is not installed on this node") {
-			t.Errorf("%s, without its program: %v", kind, err)
-		}
+		testutil.Equal(t, "missing", []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}, MissingPrograms())
+		testutil.WantError(t, remove(), "iptables-"+kind+" is not installed on this node")
 		t.Setenv("PATH", path)
-		if got := MissingPrograms(); len(got) > 0 {
-			t.Errorf("missing are %v", got)
-		}
-		if err := remove(); err != nil {
-			t.Error(err)
-		}
+		testutil.Equal(t, "missing", nil, MissingPrograms())
+		testutil.Check(t, remove(), kind)
 		if got := ns.Run("iptables-"+kind, "-S"); strings.Contains(got, "NEARDNS") {
 			t.Errorf("%s: %s", kind, got)
 		}

@@ -39,9 +39,7 @@ func TestWatchRepeatsTicks(t *testing.T) {
 		for range 2 {
 			<-ticks
 		}
-		if took := time.Since(begun); took != 2*recheckAfter {
-			t.Errorf("two more ticks after %s, want %s", took, 2*recheckAfter)
-		}
+		testutil.Equal(t, "time of two more ticks", 2*recheckAfter, time.Since(begun))
 		b.postponed.Store(false)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -24,17 +23,13 @@ func TestHairpin(t *testing.T) {
 	ns.Run("ip", "rule", "add", "pref", "97", "to", "192.0.2.1", "lookup", "7") // another program's rule with one of neardns's priorities
 	ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	before := state(ns)
-	tn, err := iptables.OpenHairpin(ns.FD())
-	must(t, err)
-	defer tn.Close()
+	tn := openHairpin(t, ns)
 	a, b, c := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a"), netip.MustParseAddr("10.96.0.11")
 	ensure := func(want string, addrs ...netip.Addr) {
 		t.Helper()
 		mended, err := tn.Ensure(addrs, false)
 		must(t, err)
-		if got := strings.Join(mended, ", "); got != want {
-			t.Errorf("mended %q, want %q", got, want)
-		}
+		testutil.Equal(t, "repaired", want, strings.Join(mended, ", "))
 	}
 	const all = "link neardns-turn0, address of neardns-turn1, settings of neardns-turn0, routes of neardns-turn0, routing rules of neardns-turn0"
 	mended, err := tn.Ensure([]netip.Addr{a, b}, false)
@@ -44,9 +39,7 @@ func TestHairpin(t *testing.T) {
 	}
 	ensure("", a, b)
 	for _, end := range []string{"neardns-turn0", "neardns-turn1"} {
-		if got := strings.TrimSpace(ns.Run("cat", "/proc/sys/net/ipv4/conf/"+end+"/rp_filter")); got != "2" {
-			t.Errorf("rp_filter of %s is %s under a strict filter, want 2", end, got)
-		}
+		testutil.Equal(t, "rp_filter of "+end+" under a strict filter", "2\n", ns.Run("cat", "/proc/sys/net/ipv4/conf/"+end+"/rp_filter"))
 	}
 	ns.Run("ip", "rule", "del", "pref", "96")
 	ensure("routing rules of neardns-turn0", a, b)
@@ -77,9 +70,7 @@ func TestHairpin(t *testing.T) {
 	must(t, err)
 	must(t, tn.Remove())
 	must(t, tn.Remove())
-	if after := state(ns); after != before {
-		t.Errorf("left:\n%s\nbefore:\n%s", after, before)
-	}
+	testutil.Equal(t, "what is left", before, state(ns))
 }
 
 // TestHairpinStranger leaves another program's link alone.
@@ -87,9 +78,7 @@ func TestHairpinStranger(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
 	ns.Bridge("neardns-turn0")
-	tn, err := iptables.OpenHairpin(ns.FD())
-	must(t, err)
-	defer tn.Close()
+	tn := openHairpin(t, ns)
 	if _, err := tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, false); err == nil {
 		t.Error("a bridge is taken for the hairpin")
 	}
@@ -102,9 +91,7 @@ func TestHairpinStranger(t *testing.T) {
 func TestHairpinRulesOfOthers(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")
-	tn, err := iptables.OpenHairpin(ns.FD())
-	must(t, err)
-	defer tn.Close()
+	tn := openHairpin(t, ns)
 	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
 	ensure := func() error {
 		_, err := tn.Ensure(addrs, true)
@@ -126,18 +113,12 @@ func TestHairpinRulesOfOthers(t *testing.T) {
 		for _, args := range damage {
 			ns.Run(append([]string{"ip", "rule"}, args...)...)
 		}
-		if err := ensure(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if got := state(ns); got != want {
-			t.Errorf("%s: mended is\n%s\nwant\n%s", name, got, want)
-		}
+		testutil.Check(t, ensure(), name)
+		testutil.Equal(t, name+", repaired", want, state(ns))
 	}
 	for _, args := range [][]string{{"from", "10.0.0.0/8", "lookup", "main"}, {"to", "10.96.0.0/16", "lookup", "7"}} {
 		ns.Run(append([]string{"ip", "rule", "add", "pref", "97"}, args...)...)
-		if err := ensure(); err == nil || !strings.Contains(err.Error(), "routing rule 97") {
-			t.Errorf("a rule of another program for our packets is not said: %v", err)
-		}
+		testutil.WantError(t, ensure(), "routing rule 97", "a rule of another program for our packets")
 		ns.Run(append([]string{"ip", "rule", "del", "pref", "97"}, args...)...)
 		must(t, ensure())
 	}
@@ -184,10 +165,8 @@ func TestHairpinLocalRuleMovedBack(t *testing.T) {
 	ns.AddAddr("kube-ipvs0", netip.MustParsePrefix("10.96.0.10/32"))
 	ns.Run("ip", "rule", "add", "pref", "100", "lookup", "local")
 	ns.Run("ip", "rule", "del", "pref", "0")
-	tn, err := iptables.OpenHairpin(ns.FD())
-	must(t, err)
-	defer tn.Close()
-	_, err = tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, true)
+	tn := openHairpin(t, ns)
+	_, err := tn.Ensure([]netip.Addr{netip.MustParseAddr("10.96.0.10")}, true)
 	must(t, err)
 	ns.Sysctl("net.ipv4.ip_forward", "1")
 	if to := ns.Run("ip", "route", "get", "10.96.0.10", "from", "10.244.1.7", "iif", "pods"); !strings.HasPrefix(to, "local ") {

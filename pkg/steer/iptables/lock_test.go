@@ -52,26 +52,19 @@ func TestLockHeld(t *testing.T) {
 	if err := b.Verify(r.Host); !errors.As(err, &drift) {
 		t.Errorf("what is wrong cannot be seen while the lock is held: %v", err)
 	}
-	if _, err := b.Counters(); err != nil {
-		t.Errorf("the counters cannot be read while the lock is held: %v", err)
-	}
-	if n := stats.Locked.Load(); n > 0 {
-		t.Errorf("%d looks waited for the lock", n)
-	}
+	_, err = b.Counters()
+	testutil.Check(t, err, "the counters while the lock is held")
+	testutil.Equal(t, "reads that waited for the lock", 0, stats.Locked.Load())
 	if err = b.Apply(r.Host); !errors.Is(err, iptables.ErrLocked) || !iptables.Busy(err) {
 		t.Errorf("while another program has the lock: %v", err)
 	}
-	if n := stats.Locked.Load(); n != 1 {
-		t.Errorf("%d runs are counted as locked", n)
-	}
+	testutil.Equal(t, "runs that are counted as locked", 1, stats.Locked.Load())
 	if err := b.Supported(); !iptables.Busy(err) || errors.Is(err, steer.ErrNotSupported) {
 		t.Errorf("a held lock says nothing of the kernel: %v", err)
 	}
 	release()
 
-	if after := dump(r.Node.Host); after != before {
-		t.Errorf("something was done behind the lock:\n%s\nbefore:\n%s", after, before)
-	}
+	testutil.Equal(t, "rules while the lock was held", before, dump(r.Node.Host))
 	must(t, b.Apply(r.Host))
 	must(t, b.Verify(r.Host))
 	must(t, b.Supported())
@@ -115,12 +108,10 @@ func TestTrialLeft(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		testutil.RequireRoot(t)
 		ns := testutil.NewNS(t, "host")
-		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
+		program := string(variant)
 		ns.RunInput("*nat\n:NODE-LOCAL-DNS-TRY - [0:0]\n:NEARDNS-GIVE-BACK-TRY - [0:0]\n-A NODE-LOCAL-DNS-TRY -j NEARDNS-GIVE-BACK-TRY\nCOMMIT\n", program+"-restore", "--noflush", "-w")
 		b := open(t, ns, variant)
-		if present, err := b.Present(); err != nil || present {
-			t.Errorf("a trial passes for our rules: %v, %v", present, err)
-		}
+		wantPresent(t, b, false, "next to a trial's")
 		must(t, b.Remove())
 		if left := dump(ns); strings.Contains(left, "-TRY") {
 			t.Errorf("left:\n%s", left)

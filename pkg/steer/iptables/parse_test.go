@@ -4,9 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 const listing = `-P PREROUTING ACCEPT
@@ -22,9 +21,7 @@ func TestParse(t *testing.T) {
 		"PREROUTING": {"-j NEARDNS-PREROUTING"}, "NEARDNS-EMPTY": nil,
 		"NEARDNS-UDP": {`-m comment --comment "neardns:0123456789ab"`, "-j RETURN"},
 	}
-	if diff := cmp.Diff(want, parse(listing)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "rules", want, parse(listing))
 }
 
 func TestDrift(t *testing.T) {
@@ -47,9 +44,7 @@ func TestDrift(t *testing.T) {
 		"a rule too many":             {tableRules{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules, not 2"}},
 	} {
 		items, _ := s.drift(map[string]tableRules{"raw": have.standing})
-		if diff := cmp.Diff(have.items, items); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", name, diff)
-		}
+		testutil.Equal(t, name, have.items, items)
 	}
 }
 
@@ -62,9 +57,7 @@ func TestCounters(t *testing.T) {
 -A OTHER -m comment --comment "neardns" -c 9 9 -j RETURN
 `, got)
 	want := map[string]steer.Counter{"refused_uplink": {Packets: 4, Bytes: 240}, "fallback_udp": {Packets: 7, Bytes: 420}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	testutil.Equal(t, "counters", want, got)
 }
 
 func TestParseRecent(t *testing.T) {

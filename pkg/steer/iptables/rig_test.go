@@ -25,10 +25,7 @@ type variantRig struct {
 	hairpin *iptables.Hairpin
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	testutil.Must(t, err)
-}
+var must = testutil.Must
 
 func open(t testing.TB, ns *testutil.NetNS, variant iptables.Variant) *iptables.Iptables {
 	t.Helper()
@@ -58,14 +55,26 @@ func newNodeCacheRig(t testing.TB, variant iptables.Variant) *variantRig {
 
 func inside(t testing.TB, variant iptables.Variant, of *rig.Rig) *variantRig {
 	t.Helper()
-	r := &variantRig{Rig: of, variant: variant, rules: open(t, of.Node.Host, variant)}
+	r := &variantRig{Rig: of, variant: variant, rules: open(t, of.Node.Host, variant), hairpin: openHairpin(t, of.Node.Host)}
 	var err error
-	r.hairpin, err = iptables.OpenHairpin(r.Node.Host.FD())
-	must(t, err)
-	t.Cleanup(func() { must(t, r.hairpin.Close()) })
 	r.Host.Bridges, err = r.hairpin.Bridges()
 	must(t, err)
 	return r
+}
+
+func openHairpin(t testing.TB, ns *testutil.NetNS) *iptables.Hairpin {
+	t.Helper()
+	h, err := iptables.OpenHairpin(ns.FD())
+	must(t, err)
+	t.Cleanup(func() { must(t, h.Close()) })
+	return h
+}
+
+func wantPresent(t testing.TB, b *iptables.Iptables, want bool, when string) {
+	t.Helper()
+	present, err := b.Present()
+	must(t, err)
+	testutil.Equal(t, "rules are present "+when, want, present)
 }
 
 // behind lists the fallback's addresses.

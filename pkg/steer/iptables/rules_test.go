@@ -21,13 +21,9 @@ func TestRepair(t *testing.T) {
 		must(t, r.rules.Verify(r.Host))
 		whole := dump(r.Node.Host)
 		must(t, r.rules.Apply(r.Host))
-		if again := dump(r.Node.Host); again != whole {
-			t.Errorf("applied twice is not the same:\n%s\n%s", whole, again)
-		}
+		testutil.Equal(t, "rules that were applied twice", whole, dump(r.Node.Host))
 		program := func(args ...string) func() {
-			return func() {
-				r.Node.Host.Run(append([]string{"iptables" + strings.TrimPrefix(string(variant), "iptables"), "-w"}, args...)...)
-			}
+			return func() { r.Node.Host.Run(append([]string{string(variant), "-w"}, args...)...) }
 		}
 		for name, damage := range map[string]func(){
 			"a chain flushed": program("-t", "raw", "-F", "NEARDNS-UDP"),
@@ -37,7 +33,7 @@ func TestRepair(t *testing.T) {
 			"a jump taken":    program("-t", "filter", "-D", "FORWARD", "-j", "NEARDNS-FORWARD"),
 			"a jump twice":    program("-t", "raw", "-I", "OUTPUT", "1", "-j", "NEARDNS-RAW-OUTPUT"),
 			"a whole table, by a restore that keeps nothing": func() {
-				r.Node.Host.RunInput("*raw\nCOMMIT\n", "iptables"+strings.TrimPrefix(string(variant), "iptables")+"-restore", "-w")
+				r.Node.Host.RunInput("*raw\nCOMMIT\n", string(variant)+"-restore", "-w")
 			},
 			"the fallback's jump": program("-t", "nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"),
 		} {
@@ -50,9 +46,7 @@ func TestRepair(t *testing.T) {
 		}
 		must(t, r.rules.Verify(r.Host))
 		// Only the order may differ, because a restored jump comes first again.
-		if got, want := sorted(dump(r.Node.Host)), sorted(whole); !slices.Equal(got, want) {
-			t.Errorf("repaired:\n%s\nwant\n%s", strings.Join(got, ""), strings.Join(want, ""))
-		}
+		testutil.Equal(t, "repaired", sorted(whole), sorted(dump(r.Node.Host)))
 	})
 }
 
@@ -62,15 +56,14 @@ func TestRepairByAnother(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
 		pod := r.Steered("pod")
-		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
+		program := string(variant)
 		r.Node.Host.Run(program, "-w", "-t", "nat", "-R", "NEARDNS-GIVE-BACK", "2", "-d", "169.254.20.11", "-p", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", "10.96.0.99:53")
 		stats := new(iptables.Stats)
 		next, err := iptables.Open(r.Node.Host.FD(), variant, stats)
 		must(t, err)
 		defer next.Close()
-		if _, err := next.Repair(r.Host); err != nil {
-			t.Fatal(err)
-		}
+		_, err = next.Repair(r.Host)
+		must(t, err)
 		r.Want("KUBEDNS", pod.NetNS, "mended", r.Servers()...)
 		runs := stats.Runs.Load()
 		if runs == 0 {
@@ -85,9 +78,7 @@ func TestRepairByAnother(t *testing.T) {
 				t.Errorf("nothing of ours changed: %v, %v", drift, err)
 			}
 		}
-		if now := stats.Runs.Load(); now != runs {
-			t.Errorf("%d programs were started although nothing changed", now-runs)
-		}
+		testutil.Equal(t, "programs that were started", runs, stats.Runs.Load())
 		for damage, want := range map[string]string{"-F NEARDNS-UDP": "NEARDNS-UDP has other rules", "-R NEARDNS-UDP 3 -i neardns-odd -j DROP": "was replaced"} {
 			r.Node.Host.Run(append([]string{program, "-w", "-t", "raw"}, strings.Fields(damage)...)...)
 			testutil.Eventually(t, func() error { // a check soon after the last one is postponed
@@ -108,7 +99,7 @@ func TestRepairByAnother(t *testing.T) {
 func TestWatch(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
-		program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
+		program := string(variant)
 		for _, damage := range [][]string{{"nat", "-D", "PREROUTING", "-j", "NODE-LOCAL-DNS"}, {"mangle", "-F"}} {
 			ctx, cancel := context.WithCancel(t.Context())
 			ticks, err := r.rules.Changes(ctx)
@@ -131,31 +122,25 @@ func TestRemove(t *testing.T) {
 		testutil.RequireRoot(t)
 		ns := testutil.NewNS(t, "host")
 		b := open(t, ns, variant)
-		if present, err := b.Present(); err != nil || present {
-			t.Errorf("on a new node: %v, %v", present, err)
-		}
+		wantPresent(t, b, false, "on a new node")
 		must(t, b.Remove())
 		must(t, b.Supported())
 		if left := dump(ns); strings.Contains(left, "NEARDNS") || strings.Contains(left, "NODE-LOCAL") {
 			t.Errorf("left:\n%s", left)
 		}
-		ns.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
+		ns.Run(string(variant), "-t", "nat", "-A", "PREROUTING", "-p", "udp", "-j", "ACCEPT")
 		before := dump(ns)
 		redirects, err := steer.Complete([]steer.Redirect{{ClusterDNS: addr("10.96.0.10")}, {ClusterDNS: addr("fd00:96::a")}})
 		must(t, err)
 		must(t, b.Apply(steer.Host{Redirects: redirects}))
 		must(t, b.Apply(steer.Pod{Redirects: redirects}))
-		if present, err := b.Present(); err != nil || !present {
-			t.Errorf("with rules: %v, %v", present, err)
-		}
+		wantPresent(t, b, true, "after Apply")
 		must(t, b.Remove())
 		after := dump(ns)
 		if strings.Contains(after, "NEARDNS") || strings.Contains(after, "NODE-LOCAL-DNS") || !strings.Contains(after, "-A PREROUTING -p udp -j ACCEPT") {
 			t.Errorf("removed:\n%s\nbefore:\n%s", after, before)
 		}
-		if present, err := b.Present(); err != nil || present {
-			t.Errorf("after removal: %v, %v", present, err)
-		}
+		wantPresent(t, b, false, "after Remove")
 	})
 }
 

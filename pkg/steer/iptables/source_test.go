@@ -1,7 +1,9 @@
 package iptables_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -92,18 +94,14 @@ func floodPorts(server netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	to := &unix.SockaddrInet4{Port: int(server.Port()), Addr: server.Addr().As4()}
 	for port := 1024; port <= 65535; port++ {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		c, err := net.DialUDP("udp4", &net.UDPAddr{Port: port}, net.UDPAddrFromAddrPort(server))
 		if err != nil {
 			return err
 		}
-		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port})
-		if err == nil {
-			err = unix.Sendto(fd, wire, 0, to)
-		}
-		_ = unix.Close(fd)
-		if err != nil && err != unix.EPERM && err != unix.ENOBUFS { //nolint:errorlint // an errno as it came
+		_, err = c.Write(wire)
+		_ = c.Close()
+		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOBUFS) {
 			return err
 		}
 	}

@@ -1,8 +1,6 @@
 package iptables_test
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -28,23 +26,22 @@ func TestFlips(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	pod := r.Steered("pod")
 	r.Listen()
-	for _, server := range r.Servers() {
-		s, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), testutil.AskOptions{})
+	for _, is4 := range []bool{true, false} {
+		s, err := testutil.OpenUDP(pod.NetNS, is4, testutil.AskOptions{})
 		must(t, err)
-		for range 4 {
-			for _, who := range []string{"KUBEDNS", "AGENT"} {
-				answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
-				if err != nil || answer.Who != who {
-					t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, who)
+		defer s.Close()
+		r.Turns(8, func(_ int, want string) {
+			for _, server := range r.Servers() { // the local and the cluster DNS address from one port, as musl does
+				if server.Addr().Is4() != is4 {
+					continue
 				}
-				if who == "KUBEDNS" {
-					r.Renew()
-				} else {
-					r.Withdraw()
+				if answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT); err != nil || answer.Who != want {
+					t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, want)
 				}
 			}
-		}
-		s.Close()
+		})
+	}
+	for _, server := range r.Servers() {
 		r.Withdraw()
 		// A connection stays with the server that it was opened to.
 		fell := r.Dial(pod.NetNS, server)
@@ -66,10 +63,7 @@ func TestLapse(t *testing.T) {
 	answeredBy := func(who string) error {
 		answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
 		must(t, err)
-		if answer.Who != who {
-			return fmt.Errorf("%s answers, not %s", answer.Who, who)
-		}
-		return nil
+		return testutil.ErrorIf(answer.Who != who, "%s answers, not %s", answer.Who, who)
 	}
 	testutil.Eventually(t, func() error { // the lease may expire before the query gets there
 		must(t, r.Lease.Renew(r.Ours()[0], steer.UDP))
@@ -79,30 +73,13 @@ func TestLapse(t *testing.T) {
 	testutil.Eventually(t, func() error { return answeredBy("KUBEDNS") })
 }
 
-// TestSameSourcePort queries a local and a cluster DNS address from one port, as musl does.
-func TestSameSourcePort(t *testing.T) {
-	r := newRig(t, iptables.NFT)
-	pod := r.Steered("pod")
-	all := r.Servers()
-	s, err := testutil.OpenUDP(pod.NetNS, true, testutil.AskOptions{})
-	must(t, err)
-	defer s.Close()
-	for range 2 {
-		for _, server := range []netip.AddrPort{all[0], all[2]} {
-			if _, err := s.Ask(server, "a.cluster.local", dns.TypeTXT); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-}
-
 // TestDropPolicy gives the base chains of the host's table filter the policy DROP.
 func TestDropPolicy(t *testing.T) {
 	const variant = iptables.Legacy
 	r := newRig(t, variant)
 	pod := r.Steered("pod")
 	for _, program := range []string{"iptables", "ip6tables"} {
-		program += strings.TrimPrefix(string(variant), "iptables")
+		program += "-" + variant.Suffix()
 		for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
 			r.Node.Host.Run(program, "-P", chain, "DROP")
 		}
@@ -127,7 +104,7 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 	r := newRig(t, variant)
 	pod := r.Steered("pod")
 	for _, program := range []string{"iptables", "ip6tables"} {
-		program += strings.TrimPrefix(string(variant), "iptables")
+		program += "-" + variant.Suffix()
 		r.Node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
 		r.Node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
 		r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
@@ -170,10 +147,7 @@ func TestForgedSource(t *testing.T) {
 		source := netip.AddrPortFrom(a, 40053)
 		_, _ = testutil.Ask(pod.NetNS, r.Servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: testutil.Silence})
 		testutil.Eventually(t, func() error {
-			if r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0 {
-				return errors.New("no server received " + name)
-			}
-			return nil
+			return testutil.ErrorIf(r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0, "no server received %s", name)
 		})
 		if r.Agent.Asked(name) > 0 {
 			t.Errorf("the agent is asked %s in the name of %s", name, a)

@@ -73,9 +73,8 @@ func TestReadLegacy(t *testing.T) {
 					{chain: "KUBE-SVC-TCOU7JCQXEZGVUNU", target: "RETURN"},
 				},
 			}
-			if d := cmp.Diff(want, got, cmp.AllowUnexported(legacyTable{}, legacyRule{}), cmpopts.IgnoreFields(legacyRule{}, "entry")); d != "" {
-				t.Errorf("table nat (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "table nat", want, got,
+				cmp.AllowUnexported(legacyTable{}, legacyRule{}), cmpopts.IgnoreFields(legacyRule{}, "entry"))
 		})
 	}
 }
