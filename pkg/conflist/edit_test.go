@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -98,9 +97,7 @@ func TestAppend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := Append([]byte(tc.list), []byte(testEntry))
 			testutil.Must(t, err)
-			if d := cmp.Diff(tc.want, string(got)); d != "" {
-				t.Fatalf("Append (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "Append", tc.want, string(got))
 			again, err := Append(got, []byte(testEntry))
 			if err != nil || !bytes.Equal(again, got) {
 				t.Errorf("second Append changed the list (%v):\n%s", err, again)
@@ -125,9 +122,7 @@ func TestDrop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := Drop([]byte(tc.list))
 			testutil.Must(t, err)
-			if d := cmp.Diff(tc.want, string(got)); d != "" {
-				t.Errorf("Drop (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "Drop", tc.want, string(got))
 		})
 	}
 	if _, err := Drop([]byte(`{"name":"n","plugins":[{"type":"neardns"}]}`)); !errors.Is(err, ErrNoMain) {
@@ -152,9 +147,7 @@ func TestFromPlugin(t *testing.T) {
 `
 	got, err := FromPlugin([]byte(conf))
 	testutil.Must(t, err)
-	if d := cmp.Diff(want, string(got)); d != "" {
-		t.Errorf("FromPlugin (-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "FromPlugin", want, string(got))
 	for _, form := range []string{conf, strings.TrimSpace(conf), "\n\t" + conf + "\r\n", strings.ReplaceAll(conf, "\n", "\r\n"), strings.ReplaceAll(conf, "\n", "")} {
 		list, err := FromPlugin([]byte(form))
 		testutil.Must(t, err)
@@ -182,18 +175,15 @@ func TestFromPlugin(t *testing.T) {
 	}
 	n, err := Read(got)
 	testutil.Must(t, err)
-	if d := cmp.Diff(Network{"mynet", []string{"0.4.0"}, []string{"bridge"}}, n); d != "" {
-		t.Errorf("Read (-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "Read", Network{"mynet", []string{"0.4.0"}, []string{"bridge"}}, n)
 	for text, part := range map[string]string{
 		`{"name":"n","plugins":[]}`: "rename it",
 		`{"name":"n"}`:              `no "type"`,
 		`{"type":"a"}`:              `no "name"`,
 		`{"name":"","type":"a"}`:    "not a network's name",
 	} {
-		if _, err := FromPlugin([]byte(text)); err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("FromPlugin(%s): %v, want an error with %q", text, err, part)
-		}
+		_, err := FromPlugin([]byte(text))
+		testutil.WantError(t, err, part, text)
 	}
 }
 
@@ -224,12 +214,8 @@ func TestRefused(t *testing.T) {
 	}
 	for list, part := range tests {
 		got, err := Append([]byte(list), []byte(testEntry))
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("Append to %q: %v, want an error with %q", list, err, part)
-		}
-		if got != nil {
-			t.Errorf("Append to %q returned bytes beside its error", list)
-		}
+		testutil.WantError(t, err, part, "Append to "+list)
+		testutil.Equal(t, "bytes of Append to "+list, nil, got)
 	}
 	for entry, part := range map[string]string{
 		``:                                 "entry: empty",
@@ -238,9 +224,8 @@ func TestRefused(t *testing.T) {
 		`{"type":"neardns"}`:               "redirects",
 		`{"type":"neardns","redirects":[]`: "entry: not valid JSON",
 	} {
-		if _, err := Append([]byte(flannel), []byte(entry)); err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("Append of %q: %v, want an error with %q", entry, err, part)
-		}
+		_, err := Append([]byte(flannel), []byte(entry))
+		testutil.WantError(t, err, part, "Append of "+entry)
 	}
 }
 
@@ -260,9 +245,7 @@ func TestCheckVersion(t *testing.T) {
 	} {
 		n, err := Read([]byte(list))
 		testutil.Must(t, err)
-		if err := n.CheckVersion(Versions()); (err == nil) != ok {
-			t.Errorf("%s: CheckVersion: %v, want ok %v", list, err, ok)
-		}
+		testutil.Equal(t, list+" is good", ok, n.CheckVersion(Versions()) == nil)
 	}
 }
 
@@ -305,9 +288,7 @@ func FuzzEdit(f *testing.F) {
 		}
 		plugins := is["plugins"].([]any)
 		is["plugins"] = plugins[:len(plugins)-1]
-		if d := cmp.Diff(was, is); d != "" {
-			t.Fatalf("more than our entry changed:\n%s", d)
-		}
+		testutil.Equal(t, "more than our entry changed", was, is)
 	})
 }
 

@@ -3,10 +3,7 @@ package conflist
 import (
 	"bytes"
 	"net/netip"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -68,9 +65,7 @@ func TestEntry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := Entry(tc.settings)
 			testutil.Must(t, err)
-			if diff := cmp.Diff(tc.want, string(got)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Equal(t, "entry", tc.want, string(got))
 			again, err := Entry(tc.settings)
 			if err != nil || !bytes.Equal(got, again) {
 				t.Errorf("not the same twice: %v", err)
@@ -84,8 +79,7 @@ func TestEntryFaults(t *testing.T) {
 		"no redirects: name at least one": nil,
 		"redirects[0].clusterDNS: ":       {{}},
 	} {
-		if _, err := Entry(Settings{Redirects: redirects}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
+		_, err := Entry(Settings{Redirects: redirects})
+		testutil.WantError(t, err, want)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -49,12 +48,8 @@ func TestEnd(t *testing.T) {
 		}
 		want := []string{"set hardware address", "set address resolution off", "set multicast off", "set net.ipv6.conf." + name + ".disable_ipv6 = 0",
 			"set addrgenmode none", "set up", "add address 192.0.2.1/32", "add address 2001:db8::1/128"}
-		if diff := cmp.Diff(want, ensure(h, name, swapped)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
-		if again := ensure(h, name, swapped); len(again) > 0 {
-			t.Errorf("%s, once more: %q", name, again)
-		}
+		testutil.Equal(t, name, want, ensure(h, name, swapped))
+		testutil.Equal(t, name+", once more", nil, ensure(h, name, swapped))
 		l, err := h.LinkByName(name)
 		testutil.Must(t, err)
 		addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
@@ -63,18 +58,13 @@ func TestEnd(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := h.RemoveVeth("near"); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, h.RemoveVeth("near"))
 	}
 	if _, err := peer.LinkByName("far"); !IsNoLink(err) {
 		t.Errorf("the peer stays: %v", err)
 	}
 	here.Run("ip", "link", "add", "near", "type", "bridge")
-	if err := h.RemoveVeth("near"); err != nil {
-		t.Error(err)
-	}
-	if _, err := h.LinkByName("near"); err != nil {
-		t.Errorf("a bridge was taken for a veth: %v", err)
-	}
+	testutil.Check(t, h.RemoveVeth("near"))
+	_, err := h.LinkByName("near")
+	testutil.Check(t, err, "a bridge is no veth")
 }

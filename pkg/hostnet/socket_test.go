@@ -122,9 +122,7 @@ func TestInterrupted(t *testing.T) {
 		"flag on a part":   {[]netlink.Message{{Header: netlink.Header{Flags: unix.NLM_F_DUMP_INTR}}}, false}, // request checks each part
 		"an error message": {[]netlink.Message{{Header: netlink.Header{Type: netlink.Error, Flags: unix.NLM_F_DUMP_INTR}}}, false},
 	} {
-		if got := interrupted(c.messages); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		testutil.Equal(t, name, c.want, interrupted(c.messages))
 	}
 }
 

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"sync"
@@ -53,10 +52,7 @@ func TestWatchOverrun(t *testing.T) {
 		before := seen.Load()
 		ns.Run("ip", "link", "set", "lo", "mtu", "1500")
 		ns.Run("ip", "link", "set", "lo", "mtu", "65536")
-		if seen.Load() == before {
-			return errors.New("nothing is read")
-		}
-		return nil
+		return testutil.ErrorIf(seen.Load() == before, "nothing is read")
 	})
 	select {
 	case <-ticks:

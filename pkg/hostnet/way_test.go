@@ -1,6 +1,7 @@
 package hostnet_test
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"os"
@@ -20,12 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var clusterDNS4, clusterDNS6 = addr("10.96.0.10"), addr("fd00:10:96::a")
 
-func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	testutil.Must(t, err)
-}
+var addr, must = netip.MustParseAddr, testutil.Must
 
 // openFiles is the number of this process's descriptors.
 func openFiles(t *testing.T) int {
@@ -51,6 +47,11 @@ func TestWay(t *testing.T) {
 			ns.AddRoute(testutil.DefaultRoute(addr(g)), addr(g), link)
 		}
 	}
+	routed := func(w *world, gateways ...string) {
+		veth(w)
+		addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
+		defaults(w.pod, "eth0", gateways...)
+	}
 	bridged := func(w *world) {
 		veth(w)
 		w.host.Bridge("cni0", "veth1")
@@ -67,17 +68,13 @@ func TestWay(t *testing.T) {
 		reason6 string
 	}{
 		{name: "ptp", entry: "veth1", build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w, "10.244.1.1", "fd00:244::1")
 			addrs(w.host, "veth1", "10.244.1.1/32", "fd00:244::1/128")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "10.244.1.1", "fd00:244::1")
 		}},
 		{name: "gateway on another of the host's links", entry: "veth1", build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w, "10.244.1.1", "fd00:244::1")
 			w.host.Bridge("br9")
 			addrs(w.host, "br9", "10.244.1.1/32", "fd00:244::1/128")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "10.244.1.1", "fd00:244::1")
 		}},
 		{name: "bridge", entry: "cni0", build: func(t *testing.T, w *world) {
 			bridged(w)
@@ -90,45 +87,34 @@ func TestWay(t *testing.T) {
 			addrs(w.other, "eth0", "10.244.1.1/24", "fd00:244::1/64")
 		}},
 		{name: "proxy ARP, link-local gateway", entry: "veth1", build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w, "169.254.1.1", "fe80::ecee:eeff:feee:eeee")
 			w.host.Sysctl("net.ipv4.conf.veth1.proxy_arp", "1")
 			addrs(w.host, "veth1", "fe80::ecee:eeff:feee:eeee/64")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "169.254.1.1", "fe80::ecee:eeff:feee:eeee")
 		}},
 		{name: "proxy ARP everywhere", entry: "veth1", build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w, "169.254.1.1", "fd00:9::1")
 			w.host.Sysctl("net.ipv4.conf.all.proxy_arp", "1")
 			w.host.Sysctl("net.ipv6.conf.all.proxy_ndp", "1")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "169.254.1.1", "fd00:9::1")
 		}},
 		{name: "link-local gateway of another link", reason: "is not an address of this host", build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w, "169.254.1.1", "fe80::1")
 			w.host.Bridge("br9")
 			addrs(w.host, "br9", "fe80::1/64")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "169.254.1.1", "fe80::1")
 		}},
 		{name: "static neighbour", entry: "veth1", build: func(t *testing.T, w *world) { // as the AWS VPC CNI does
-			veth(w)
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "169.254.1.1", "fe80::1234")
+			routed(w, "169.254.1.1", "fe80::1234")
 			mac := w.host.Link("veth1").Attrs().HardwareAddr.String()
 			w.pod.Run("ip", "neigh", "replace", "169.254.1.1", "lladdr", mac, "dev", "eth0", "nud", "permanent")
 			w.pod.Run("ip", "neigh", "replace", "fe80::1234", "lladdr", mac, "dev", "eth0", "nud", "permanent")
 		}},
 		{name: "static neighbour that is another machine", reason: "next hop 169.254.1.1 is not an address of this host", reason6: "is not an address of this host", build: func(t *testing.T, w *world) {
-			veth(w)
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
-			defaults(w.pod, "eth0", "169.254.1.1", "fe80::1234")
+			routed(w, "169.254.1.1", "fe80::1234")
 			w.pod.Run("ip", "neigh", "replace", "169.254.1.1", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 			w.pod.Run("ip", "neigh", "replace", "fe80::1234", "lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 		}},
 		{name: "IPv4 over an IPv6 next hop", entry: "veth1", only4: true, build: func(t *testing.T, w *world) {
-			veth(w)
+			routed(w)
 			addrs(w.host, "veth1", "fe80::77/64")
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
 			w.pod.Run("ip", "-4", "route", "add", "default", "via", "inet6", "fe80::77", "dev", "eth0")
 		}},
 		{name: "vrf", entry: "veth1", build: func(t *testing.T, w *world) {
@@ -163,8 +149,7 @@ func TestWay(t *testing.T) {
 			defaults(w.pod, "eth0", "10.244.1.1", "fd00:244::1")
 		}},
 		{name: "on-link", reason: "on the link itself, and veth1 does no proxy ARP", build: func(t *testing.T, w *world) {
-			veth(w)
-			addrs(w.pod, "eth0", "10.244.1.5/32", "fd00:244::5/128")
+			routed(w)
 			w.pod.Run("ip", "route", "add", "default", "dev", "eth0")
 			w.pod.Run("ip", "-6", "route", "add", "default", "dev", "eth0")
 		}},
@@ -199,8 +184,8 @@ func TestWay(t *testing.T) {
 					continue
 				}
 				reason := c.reason
-				if !r.Is4() && c.reason6 != "" {
-					reason = c.reason6
+				if !r.Is4() {
+					reason = cmp.Or(c.reason6, c.reason)
 				}
 				entry, err := hostnet.Way(w.pod.FD(), w.host.FD(), r)
 				var way *hostnet.WayError

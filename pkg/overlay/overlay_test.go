@@ -3,12 +3,12 @@ package overlay
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/neardns/neardns/pkg/podfile"
@@ -76,15 +76,10 @@ func TestRulesAreKept(t *testing.T) {
 	} {
 		r := mustDecode(t, text)
 		out, err := json.Marshal(r)
-		if err != nil || string(out) != text {
-			t.Errorf("%s, %v\nwant %s", out, err, text)
-		}
-		if again := mustDecode(t, string(out)); cmp.Diff(r, again) != "" {
-			t.Error(cmp.Diff(r, again))
-		}
-		if r.IsZero() != (text == `{}`) {
-			t.Errorf("%s: zero %v", text, r.IsZero())
-		}
+		testutil.Must(t, err)
+		testutil.Equal(t, "rules that were written", text, string(out))
+		testutil.Equal(t, "rules that were read again", r, mustDecode(t, string(out)))
+		testutil.Equal(t, text+" is zero", text == `{}`, r.IsZero())
 	}
 }
 
@@ -145,30 +140,20 @@ func TestPrecedence(t *testing.T) {
 			}
 			w := mustDecode(t, tc.rules).For("dns", tc.namespace, annotations)
 			all, r, ignored := w.Apply(node, nil, tc.namespace, own)
-			if d := cmp.Diff(tc.want, r.Settings, cmpopts.EquateEmpty()); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "settings", tc.want, r.Settings, cmpopts.EquateEmpty())
 			var told []string
 			for _, i := range ignored {
 				told = append(told, i.What+": "+i.Why)
 			}
-			if got := strings.Join(told, "\n"); got != tc.ignored {
-				t.Errorf("ignored:\n%s\nwant:\n%s", got, tc.ignored)
-			}
+			testutil.Equal(t, "ignored", tc.ignored, strings.Join(told, "\n"))
 			if all == nil {
-				if d := cmp.Diff(own, r.Settings); d != "" {
-					t.Errorf("nothing is laid, and yet (-own +got):\n%s", d)
-				}
+				testutil.Equal(t, "nothing is laid, and yet", own, r.Settings)
 				return
 			}
 			// The overlay that Apply returned gives the same settings without the node.
-			if d := cmp.Diff(r.Settings, Reapply(all, own).Settings); d != "" {
-				t.Errorf("laid again (-first +second):\n%s", d)
-			}
+			testutil.Equal(t, "laid again", r.Settings, Reapply(all, own).Settings)
 			// Applied twice, it gives the same settings.
-			if d := cmp.Diff(r.Settings, Reapply(all, r.Settings).Settings); d != "" {
-				t.Errorf("laid over itself (-first +second):\n%s", d)
-			}
+			testutil.Equal(t, "laid over itself", r.Settings, Reapply(all, r.Settings).Settings)
 		})
 	}
 }
@@ -186,13 +171,9 @@ func TestAnnotations(t *testing.T) {
 		"":      {podfile.Annotations{}, 2},
 	} {
 		w := Rules{}.For("dns", "shop", map[string]string{AnnotationSteer: value, AnnotationKernelHits: value})
-		if len(w.Ignored) != want.ignored {
-			t.Errorf("%q: ignored %v", value, w.Ignored)
-		}
+		testutil.Equal(t, value+": ignored", want.ignored, len(w.Ignored))
 		w.Ignored = nil
-		if d := cmp.Diff(want.steer, w.Annotations); d != "" {
-			t.Errorf("%q (-want +got):\n%s", value, d)
-		}
+		testutil.Equal(t, fmt.Sprintf("%q", value), want.steer, w.Annotations)
 	}
 	w := Rules{Level: Level{Annotations: Ignore}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationKernelHits: "true"})
 	if w.OptOut || w.KernelHits != nil || len(w.Ignored) != 2 {
@@ -213,9 +194,7 @@ func TestNodeUnknown(t *testing.T) {
 	}
 	_, laid, ignored := w.Apply(node, errors.New("no such file"), "shop", own)
 	want := []podfile.Ignored{{What: "dns.namespaces.shop", Why: "policy Default starts from the node's resolv.conf: no such file"}}
-	if d := cmp.Diff(want, ignored); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "ignored", want, ignored)
 	if !slices.Contains(laid.Options, "ndots:2") {
 		t.Errorf("%+v", laid.Settings)
 	}

@@ -1,12 +1,14 @@
 package overlay
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The annotation is JSON, or YAML as kubectl reads it.
@@ -20,15 +22,10 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		"options:\n  - ndots:2\n  - \"edns0\"\nsearch:\n  - >-\n    a.b\n",
 	} {
 		var w PodRules
-		if err := w.params(text); err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
+		testutil.Check(t, w.params(text), text)
 		o := resolvconf.Overlay{Settings: resolvconf.Settings{Searches: []string{"a.b"}, Options: []string{"ndots:2", "edns0"}}}
 		want := []layer{{"annotation neardns.io/dns-params", o}}
-		if d := cmp.Diff(want, w.layers, cmp.AllowUnexported(layer{})); d != "" {
-			t.Errorf("%s (-want +got):\n%s", text, d)
-		}
+		testutil.Equal(t, text, want, w.layers, cmp.AllowUnexported(layer{}))
 	}
 	bomb := "a: &a [x]\n"
 	for c := 'b'; c <= 'z'; c++ {
@@ -52,8 +49,7 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		"- options:\n  - name: ndots":                                          "a list, but one object",
 	} {
 		var w PodRules
-		if err := w.params(text); err == nil || !strings.Contains(err.Error(), want) || len(w.layers) > 0 {
-			t.Errorf("%.60q: %v\nwant %q", text, err, want)
-		}
+		testutil.WantError(t, w.params(text), want, fmt.Sprintf("%.60q", text))
+		testutil.Equal(t, "layers", 0, len(w.layers))
 	}
 }

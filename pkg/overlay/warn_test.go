@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/strict"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -61,9 +59,7 @@ func TestWarnings(t *testing.T) {
 				}
 				got = append(got, text)
 			}
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "warnings", tc.want, got)
 		})
 	}
 }

@@ -2,11 +2,10 @@ package resolvconf
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -32,9 +31,7 @@ func TestDecodeOverlay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := DecodeOverlay("dns", []byte(c.text))
 			testutil.Must(t, err)
-			if fmt.Sprint(*got) != fmt.Sprint(c.want) {
-				t.Error(cmp.Diff(c.want, *got))
-			}
+			testutil.Equal(t, "overlay", c.want, *got, cmpopts.EquateEmpty())
 		})
 	}
 }
@@ -131,17 +128,15 @@ func FuzzDecodeOverlay(f *testing.F) {
 
 // TestReadme checks that the example in README.md is a valid overlay.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	testutil.Must(t, err)
-	_, block, ok := strings.Cut(string(text), "```json\n")
+	text := testutil.ReadFile(t, "README.md")
+	_, block, ok := strings.Cut(text, "```json\n")
 	block, _, ends := strings.Cut(block, "```")
 	if !ok || !ends {
 		t.Fatal("README.md shows none")
 	}
 	got, err := DecodeOverlay("dns", []byte(block))
-	if want := (Overlay{Policy: None, Settings: settings("10.96.0.10", "svc.cluster.local", "ndots:2 edns0")}); err != nil || !cmp.Equal(want, *got) {
-		t.Errorf("%v, %v", got, err)
-	}
+	testutil.Must(t, err)
+	testutil.Equal(t, "overlay", Overlay{Policy: None, Settings: settings("10.96.0.10", "svc.cluster.local", "ndots:2 edns0")}, *got)
 }
 
 // An annotation must not cost the node much CPU time: one with thousands of keys is refused with one fault.
@@ -153,7 +148,5 @@ func TestManyKeysAreRefused(t *testing.T) {
 	}
 	text.WriteString(`"searches":["a"]}`)
 	_, err := DecodeOverlay("dns", []byte(text.String()))
-	if err == nil || err.Error() != "dns: more than 64 keys: take out those that are not settings" {
-		t.Errorf("%.200v, want one fault that names the bound", err)
-	}
+	testutil.Equal(t, "error", "dns: more than 64 keys: take out those that are not settings", errText(err))
 }

@@ -60,26 +60,16 @@ func TestRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := Parse([]byte(c.text))
-			if got := string(f.Bytes()); got != c.text {
-				t.Errorf("printed %q", got)
-			}
+			testutil.Equal(t, "printed", c.text, string(f.Bytes()))
 			got, err := f.Settings()
-			if text := errText(err); text != c.wantErr {
-				t.Errorf("error %q", text)
-			}
-			if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("settings (-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "error", c.wantErr, errText(err))
+			testutil.Equal(t, "settings", c.want, got, cmpopts.EquateEmpty())
 			if c.host != nil {
 				c.want.Searches = c.host
 			}
 			host, err := f.Host()
-			if text := errText(err); text != c.wantErr {
-				t.Errorf("as host: error %q", text)
-			}
-			if diff := cmp.Diff(c.want, host, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("as host (-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "error as host", c.wantErr, errText(err))
+			testutil.Equal(t, "as host", c.want, host, cmpopts.EquateEmpty())
 		})
 	}
 }
@@ -135,12 +125,8 @@ func TestWith(t *testing.T) {
 			f := Parse([]byte(c.text))
 			got, err := f.With(c.set)
 			testutil.Must(t, err)
-			if diff := cmp.Diff(c.want, string(got.Bytes())); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if string(f.Bytes()) != c.text {
-				t.Errorf("the file itself was changed: %q", f.Bytes())
-			}
+			testutil.Equal(t, "the file", c.want, string(got.Bytes()))
+			testutil.Equal(t, "the file itself", c.text, string(f.Bytes()))
 		})
 	}
 }
@@ -158,9 +144,7 @@ func TestWithRefusesWhatIsNoWord(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), field+": ") || got != nil {
 				t.Errorf("%s %q: %v, %v", field, bad, got, err)
 			}
-			if string(f.Bytes()) != before {
-				t.Error("the file was changed")
-			}
+			testutil.Equal(t, "the file", before, string(f.Bytes()))
 			if text, err := s.Print(); err == nil {
 				t.Errorf("printed %q", text)
 			}

@@ -83,9 +83,7 @@ func TestOwn(t *testing.T) {
 			c.pod.Namespace = "ns1"
 			for range 20 { // the result must not depend on a map's order
 				r := Form(n, c.pod, nil)
-				if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
-					t.Fatalf("(-want +got):\n%s", diff)
-				}
+				testutil.Equal(t, "settings", c.want, r.Settings, cmpopts.EquateEmpty())
 				if !slices.Equal(codes(r.Notes), c.notes) || r.Overlaid || r.Refused != nil {
 					t.Fatalf("%+v", r)
 				}
@@ -121,9 +119,7 @@ func TestLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := c.have.clone()
 			got, notes := c.have.fit()
-			if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "what fits", c.want, got, cmpopts.EquateEmpty())
 			if changed := !cmp.Equal(c.have, got, cmpopts.EquateEmpty()); changed != (len(notes) > 0) {
 				t.Errorf("changed %v, notes %v", changed, notes)
 			}
@@ -133,9 +129,7 @@ func TestLimits(t *testing.T) {
 			if again, notes := got.fit(); len(notes) > 0 || !cmp.Equal(again, got, cmpopts.EquateEmpty()) {
 				t.Errorf("what fits does not: %v", notes)
 			}
-			if !cmp.Equal(before, c.have) {
-				t.Error("its argument was changed")
-			}
+			testutil.Equal(t, "the argument", before, c.have)
 		})
 	}
 }
@@ -176,15 +170,11 @@ func TestOverlay(t *testing.T) {
 				c.want = own
 			}
 			r := Form(plain(), c.pod, &c.overlay)
-			if diff := cmp.Diff(c.want, r.Settings, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "settings", c.want, r.Settings, cmpopts.EquateEmpty())
 			if got := errText(r.Refused); got != c.refused || r.Overlaid != (c.refused == "") {
 				t.Errorf("overlaid %v, refused:\n%s", r.Overlaid, got)
 			}
-			if !slices.Equal(codes(r.Notes), c.notes) {
-				t.Errorf("notes %v", r.Notes)
-			}
+			testutil.Equal(t, "notes", c.notes, codes(r.Notes))
 		})
 	}
 }
@@ -208,9 +198,7 @@ func TestArguments(t *testing.T) {
 		r.Nameservers[0], r.Options[0] = "mine", "mine"
 	}
 	wantN, wantP, wantO := arguments()
-	if diff := cmp.Diff([]any{wantN, wantP, wantO}, []any{n, p, o}, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
+	testutil.Equal(t, "the arguments", []any{wantN, wantP, wantO}, []any{n, p, o})
 }
 
 func TestLint(t *testing.T) {
@@ -237,9 +225,7 @@ func TestLint(t *testing.T) {
 		"options too": {have: settings("", "", "ndots:5"+strings.Repeat(" rotate", 36)), want: []Note{{LongLine, "the options line has 268 characters: musl (Alpine) ignores one of more than 255, as if it were not there"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, c.have.lint()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "notes", c.want, c.have.lint())
 		})
 	}
 }

@@ -3,7 +3,6 @@ package resolvconf
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,9 +24,7 @@ type seedPod struct {
 
 // TestSeed checks the examples of the proposal: host.conf is the node's resolv.conf, each .yaml a pod.
 func TestSeed(t *testing.T) {
-	text, err := os.ReadFile("testdata/seed/host.conf")
-	testutil.Must(t, err)
-	host, err := Parse(text).Host()
+	host, err := Parse([]byte(testutil.ReadFile(t, "testdata/seed/host.conf"))).Host()
 	testutil.Must(t, err)
 	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, ClusterDomain: "cluster.local"}
 
@@ -37,10 +34,8 @@ func TestSeed(t *testing.T) {
 	}
 	for _, path := range pods {
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			testutil.Must(t, err)
 			var pod seedPod
-			testutil.Must(t, yaml.Unmarshal(text, &pod))
+			testutil.Must(t, yaml.Unmarshal([]byte(testutil.ReadFile(t, path)), &pod))
 			policy, err := ParsePolicy(pod.Spec.DNSPolicy)
 			testutil.Must(t, err)
 			file := strings.TrimSuffix(path, ".yaml") + ".golden"

@@ -19,12 +19,7 @@ func TestCgroup(t *testing.T) {
 		ns := NewNS(t, "cgroup")
 		p := ns.StartIn([]*Cgroup{cpu, memory}, "sleep", "60")
 		for _, g := range []*Cgroup{cpu, memory} {
-			Eventually(t, func() error {
-				if !g.Contains(p.PID()) {
-					return os.ErrNotExist
-				}
-				return nil
-			})
+			Eventually(t, func() error { return ErrorIf(!g.Contains(p.PID()), "not in the cgroup") })
 		}
 		other := ns.Start("sleep", "60")
 		cpu.Add(other.PID())

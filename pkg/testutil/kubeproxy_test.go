@@ -11,18 +11,12 @@ import (
 func TestServiceHashes(t *testing.T) {
 	dns := DNSService(clusterDNS4)
 	for i, want := range []string{"TCOU7JCQXEZGVUNU", "ERIFXISQEP7F7OF4"} {
-		if got := dns[i].chainHash(""); got != want {
-			t.Errorf("%s: got %s, want %s", dns[i], got, want)
-		}
+		Equal(t, dns[i].String(), want, dns[i].chainHash(""))
 	}
 	// From kube-proxy's tests of its nftables mode.
 	svc := Service{Namespace: "ns1", Name: "svc1", Port: "p80", Protocol: "tcp"}
-	if got, want := svc.chainName(netip.AddrPort{}), "ULMVA6XW-ns1/svc1/tcp/p80"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got, want := svc.chainName(netip.MustParseAddrPort("10.180.0.1:80")), "5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	Equal(t, "service", "ULMVA6XW-ns1/svc1/tcp/p80", svc.chainName(netip.AddrPort{}))
+	Equal(t, "endpoint", "5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80", svc.chainName(netip.MustParseAddrPort("10.180.0.1:80")))
 }
 
 func TestProxyRules(t *testing.T) {

@@ -2,7 +2,6 @@ package testutil
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 )
@@ -13,10 +12,8 @@ func TestSweep(t *testing.T) {
 	_ = ns.lock.Close() // what the kernel does for a killed process
 	NewNS(t, "next")
 	Eventually(t, func() error { // another process's sweep may have been faster, and still be at it
-		if _, err := os.Stat(ns.Path()); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("an abandoned namespace was not swept (%w)", err)
-		}
-		return nil
+		_, err := os.Stat(ns.Path())
+		return ErrorIf(!errors.Is(err, os.ErrNotExist), "an abandoned namespace was not swept (%w)", err)
 	})
 	kept := NewNS(t, "kept")
 	kept.Keep()

@@ -58,14 +58,10 @@ func TestProgramCleansUp(t *testing.T) {
 			default:
 				t.Error("the process still runs")
 			}
-			if files := left(t, "program-"+tt.name); len(files) > 0 {
-				t.Errorf("left %v", files)
-			}
+			Equal(t, "left", nil, left(t, "program-"+tt.name))
 		})
 	}
-	if after := rootLinks(t); after != linksBefore {
-		t.Errorf("links of the machine itself before: %s\nafter: %s", linksBefore, after)
-	}
+	Equal(t, "links of the machine itself", linksBefore, rootLinks(t))
 }
 
 func rootLinks(t *testing.T) string {
@@ -78,23 +74,19 @@ func rootLinks(t *testing.T) string {
 func TestKeep(t *testing.T) {
 	RequireRoot(t)
 	var node *Node
-	if err := Program(t.Context(), &bytes.Buffer{}, func(t TB) {
+	Must(t, Program(t.Context(), &bytes.Buffer{}, func(t TB) {
 		node = NewNode(t, Options{Name: "keep"})
 		node.AddPod("pod")
 		node.AddPod("deleted").Delete()
 		node.Keep()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for _, ns := range node.made[:4] {
 		if files := left(t, filepath.Base(ns.Path())); len(files) != 3 {
 			t.Errorf("%s was not kept: %v", ns.Name(), files)
 		}
 		removeNS(ns.Path())
 	}
-	if files := left(t, "keep-"); len(files) > 0 {
-		t.Errorf("left %v", files)
-	}
+	Equal(t, "left", nil, left(t, "keep-"))
 }
 
 func TestProgramEndsInOrder(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A list that cannot be right is an error with its line, so that no row is silently skipped.
@@ -23,9 +24,8 @@ func TestParse(t *testing.T) {
 		"not for iptables":    {strings.Replace(row(local("agent | = | ")), "steered", "node interception", 1), "write -"},
 		"twice":               {row(local("agent | = | ") + "\n" + local("closed | = | ")), "stands in line 4"},
 	} {
-		if _, err := parse(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want an error with %q", name, err, c.want)
-		}
+		_, err := parse(c.text)
+		testutil.WantError(t, err, c.want, name)
 	}
 }
 
@@ -40,9 +40,8 @@ func (empty) Noted(steer.Client, *World) (out []string) { return nil }
 // An unknown word is an error that names it.
 func TestUnknownWords(t *testing.T) {
 	good := Case{Arrangement: Arrangements()[0], Place: "prerouting", Packet: "udp", From: "pod", To: "local"}
-	if _, err := good.Run(empty{}, "", true); err != nil {
-		t.Fatal(err)
-	}
+	_, err := good.Run(empty{}, "", true)
+	testutil.Must(t, err)
 	for word, spoil := range map[string]func(*Case){
 		"ingress":  func(c *Case) { c.Place = "ingress" },
 		"icmp":     func(c *Case) { c.Packet = "icmp" },
@@ -55,8 +54,7 @@ func TestUnknownWords(t *testing.T) {
 	} {
 		c := good
 		spoil(&c)
-		if _, err := c.Run(empty{}, "", true); err == nil || !strings.Contains(err.Error(), word) {
-			t.Errorf("%s: %v, want an error that names it", word, err)
-		}
+		_, err := c.Run(empty{}, "", true)
+		testutil.WantError(t, err, word)
 	}
 }
