@@ -116,10 +116,7 @@ func TestBench(t *testing.T) {
 			if err == nil && len(m.Answer) == 0 {
 				err = fmt.Errorf("%v", m)
 			}
-			if err != nil {
-				return fmt.Errorf("%s: %w\n%s", one.name, err, process.Output())
-			}
-			return nil
+			return testutil.ErrorIf(err != nil, "%s: %w\n%s", one.name, err, process.Output())
 		})
 		pin(t, process.PID())
 		at[one.name], pid[one.name], does[one.name] = address, process.PID(), one.does

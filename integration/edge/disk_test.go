@@ -3,7 +3,6 @@ package edge_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -74,21 +73,8 @@ func TestDiskStalls(t *testing.T) {
 		publish(t, p, publication{host: host, cluster: "cluster01", strategy: "loadbalanced", addresses: []string{"203.0.113.1"}})
 		e.await(host+"."+p.Zone(), "203.0.113.1")
 	}
-	saved := func(host string) bool {
-		text, err := os.ReadFile(filepath.Join(state, strings.TrimSuffix(p.Zone(), ".")+".zone"))
-		return err == nil && strings.Contains(string(text), "\n"+host+".")
-	}
-	until := func(host string) {
-		t.Helper()
-		testutil.Eventually(t, func() error {
-			if !saved(host) {
-				return fmt.Errorf("%s is not on the disk", host)
-			}
-			return nil
-		})
-	}
 	add("before")
-	until("before")
+	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "before") })
 
 	thaw := freeze(t, state)
 	add("during")
@@ -100,18 +86,16 @@ func TestDiskStalls(t *testing.T) {
 	if code, text := e.get("9254/readyz"); code != http.StatusOK {
 		t.Errorf("readyz: %d %s", code, text)
 	}
-	if saved("during") || saved("later") {
+	if e.saved(p.Zone(), "during") == nil || e.saved(p.Zone(), "later") == nil {
 		t.Error("the disk did not stall")
 	}
 	thaw()
 
-	until("later")
+	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "later") })
 	p.Kill()
 	e.Kill()
 	e.run() // without the primary
 	for _, host := range []string{"before", "during", "later"} {
-		if got, err := e.addresses(host + "." + p.Zone()); err != nil || len(got) != 1 {
-			t.Errorf("after a restart %s is %v, %v", host, got, err)
-		}
+		testutil.Check(t, e.answers(host+"."+p.Zone(), "203.0.113.1"), "after a restart")
 	}
 }

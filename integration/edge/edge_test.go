@@ -1,7 +1,6 @@
 package edge_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -60,13 +59,28 @@ func follow(t *testing.T, kind zoneserver.Kind, notify bool, changes int, await 
 // await waits until a host has just this address.
 func (e *edge) await(host, address string) {
 	e.t.Helper()
+	testutil.Eventually(e.t, func() error { return e.answers(host, address) })
+}
+
+// answers returns an error unless a host has just this address.
+func (e *edge) answers(host, address string) error {
+	got, err := e.addresses(host)
+	return testutil.ErrorIf(err != nil || !slices.Equal(got, []string{address}), "%s: %v, %v, want %s", host, got, err, address)
+}
+
+// shows waits until the metrics have a line.
+func (e *edge) shows(line string) {
+	e.t.Helper()
 	testutil.Eventually(e.t, func() error {
-		got, err := e.addresses(host)
-		if err == nil && !slices.Equal(got, []string{address}) {
-			err = fmt.Errorf("%s: %v", host, got)
-		}
-		return err
+		_, text := e.get("9253/metrics")
+		return testutil.ErrorIf(!strings.Contains(text, line+"\n"), "%s is not shown\n%s", line, e.Output())
 	})
+}
+
+// saved returns an error unless the disk has a zone's host.
+func (e *edge) saved(zone, host string) error {
+	text, err := os.ReadFile(filepath.Join(e.folder, "state", strings.TrimSuffix(zone, ".")+".zone"))
+	return testutil.ErrorIf(err != nil || !strings.Contains(string(text), "\n"+host+"."), "%s is not on the disk: %v", host, err)
 }
 
 // TestPrimaryAway: no query is lost while the primary is away, and over a restart of the edge the zone is there; when the primary is
@@ -86,19 +100,10 @@ func TestPrimaryAway(t *testing.T) {
 	}
 	e.steady(host, int(away/time.Millisecond))
 
-	file := filepath.Join(e.folder, "state", strings.TrimSuffix(p.Zone(), ".")+".zone")
-	testutil.Eventually(t, func() error { // a slow disk takes its time
-		text, err := os.ReadFile(file)
-		if err == nil && !strings.Contains(string(text), "\n"+host) {
-			err = fmt.Errorf("%s is not on the disk", host)
-		}
-		return err
-	})
+	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "app") }) // a slow disk takes its time
 	e.Kill()
 	e.run() // ready without the primary: the zone is on disk
-	if got, err := e.addresses(host); err != nil || !slices.Equal(got, []string{"203.0.113.1"}) {
-		t.Errorf("after a restart without the primary: %v, %v", got, err)
-	}
+	testutil.Check(t, e.answers(host, "203.0.113.1"), "after a restart without the primary")
 	if _, text := e.get("9253/metrics"); !strings.Contains(text, "neardns_edge_zone_age_seconds") {
 		t.Error("the zone's age is not told")
 	}
@@ -149,12 +154,7 @@ func TestTargetDies(t *testing.T) {
 	}
 	wait(2)
 	known = true
-	testutil.Eventually(t, func() error { // both were queried
-		if _, text := e.get("9253/metrics"); !strings.Contains(text, `neardns_edge_targets{state="well"} 2`) {
-			return errors.New("not yet asked")
-		}
-		return nil
-	})
+	e.shows(`neardns_edge_targets{state="well"} 2`) // both were queried
 	dying.Close()
 	wait(1)
 	serve("203.0.113.2:8080")

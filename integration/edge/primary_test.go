@@ -105,10 +105,8 @@ func (p *readyPrimary) start() {
 	p.run(p.setup...)
 	p.server = p.ns.StartCmd(p.command(p.named...))
 	testutil.Eventually(p.t, func() error {
-		if got, err := p.ns.TryRun("", "dig", "+short", "-p", "5353", "@192.0.2.53", "shared.example", "SOA"); err != nil || got == "" {
-			return fmt.Errorf("SOA: %q, %w\n%s", got, err, p.server.Output())
-		}
-		return nil
+		got, err := p.ns.TryRun("", "dig", "+short", "-p", "5353", "@192.0.2.53", "shared.example", "SOA")
+		return testutil.ErrorIf(err != nil || got == "", "SOA: %q, %w\n%s", got, err, p.server.Output())
 	})
 }
 

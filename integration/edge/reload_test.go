@@ -3,9 +3,7 @@ package edge_test
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -30,52 +28,25 @@ func TestReload(t *testing.T) {
 	publish(t, other, publication{host: "app", cluster: "cluster09", strategy: "simple", addresses: []string{"203.0.113.9"}})
 	file := filepath.Join(e.folder, "config.yaml")
 	first := testutil.ReadFile(t, file)
-	write := func(text string) {
-		t.Helper()
-		testutil.Must(t, os.WriteFile(file+".new", []byte(text), 0o600))
-		testutil.Must(t, os.Rename(file+".new", file))
-	}
-	answers := func(name, want string) error {
-		got, err := e.addresses(name)
-		if err == nil && !slices.Equal(got, []string{want}) {
-			err = fmt.Errorf("%s: %v, want %s", name, got, want)
+	twenty := func(want string) error { // in a row: before, any cluster was chosen
+		for range 20 {
+			if err := e.answers(host, want); err != nil {
+				return err
+			}
 		}
-		return err
-	}
-	await := func(ask func() error) {
-		t.Helper()
-		testutil.Eventually(t, ask)
+		return nil
 	}
 	pid := e.PID()
 	for _, geo := range []string{"IE", "DE"} { // the edge's own region, and the client's
-		write(first + "geo: {region: [" + geo + "]}\n")
+		testutil.WriteFile(t, file, first+"geo: {region: ["+geo+"]}\n")
 		want := map[string]string{"IE": "203.0.113.1", "DE": "203.0.113.2"}[geo]
-		await(func() error { // 20 in a row: before, any cluster was chosen
-			for range 20 {
-				if err := answers(host, want); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	refused := func(n int) func() error {
-		return func() error {
-			if _, text := e.get("9253/metrics"); !strings.Contains(text, fmt.Sprintf("neardns_edge_reloads_total{result=\"refused\"} %d\n", n)) {
-				return fmt.Errorf("not refused %d times\n%s", n, e.Output())
-			}
-			return nil
-		}
+		testutil.Eventually(t, func() error { return twenty(want) })
 	}
 	for i, text := range []string{first + "geo: {region: [IRELAND]}\n", "zones: []\n", "", strings.Replace(first, "9254", "9255", 1),
 		first + "geo: {region: [IE], database: /nowhere.mmdb}\n"} {
-		write(text)
-		await(refused(i + 1))
-		for range 20 {
-			if err := answers(host, "203.0.113.2"); err != nil {
-				t.Fatalf("after a configuration that was refused: %v", err)
-			}
-		}
+		testutil.WriteFile(t, file, text)
+		e.shows(fmt.Sprintf("neardns_edge_reloads_total{result=\"refused\"} %d", i+1))
+		testutil.Check(t, twenty("203.0.113.2"), "after a configuration that was refused")
 	}
 	if !strings.Contains(e.Output(), "listen.health: takes effect only when the edge starts") {
 		t.Errorf("no remedy for what only a start takes over\n%s", e.Output())
@@ -83,29 +54,22 @@ func TestReload(t *testing.T) {
 
 	// A second zone comes, and the first one goes.
 	keys := filepath.Join(e.folder, "keys")
-	testutil.Must(t, os.Mkdir(keys, 0o700))
-	for name, text := range map[string]string{"name": other.Edge().Name, "secret": other.Edge().Secret} {
-		testutil.Must(t, os.WriteFile(filepath.Join(keys, name), []byte(text), 0o600))
-	}
+	testutil.WriteFile(t, filepath.Join(keys, "name"), other.Edge().Name)
+	testutil.WriteFile(t, filepath.Join(keys, "secret"), other.Edge().Secret)
 	second := fmt.Sprintf("- {name: other.example, primary: %q, key: %s}\n", other.Addr(), keys)
-	write(strings.Replace(first, "zones:\n", "zones:\n"+second, 1))
-	await(func() error { return answers("app.other.example.", "203.0.113.9") })
+	testutil.WriteFile(t, file, strings.Replace(first, "zones:\n", "zones:\n"+second, 1))
+	e.await("app.other.example.", "203.0.113.9")
 	head, _, _ := strings.Cut(first, "zones:\n")
 	_, tail, _ := strings.Cut(first, "stateDir:")
-	write(head + "zones:\n" + second + "stateDir:" + tail)
-	await(func() error {
+	testutil.WriteFile(t, file, head+"zones:\n"+second+"stateDir:"+tail)
+	testutil.Eventually(t, func() error {
 		m, err := e.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))
-		if err == nil && m.Rcode != dns.RcodeRefused {
-			err = fmt.Errorf("%s is still served: %v", host, m)
-		}
-		return err
+		return testutil.ErrorIf(err != nil || m.Rcode != dns.RcodeRefused, "%s is still served: %v, %v", host, m, err)
 	})
 	if _, text := e.get("9253/metrics"); strings.Contains(text, p.Zone()) {
 		t.Error("metrics still tell of a zone that is gone")
 	}
-	if err := answers("app.other.example.", "203.0.113.9"); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, e.answers("app.other.example.", "203.0.113.9"))
 	if e.PID() != pid {
 		t.Error("the edge was started anew")
 	}

@@ -3,6 +3,7 @@ package edge_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
@@ -117,18 +119,15 @@ func (e *edge) steady(host string, queries int) {
 	for asked := 0; asked < queries; {
 		<-tick.C
 		if asked-int(got.Load()) < 100 {
-			if _, err := conn.Write(question); err != nil {
-				t.Fatal(err)
-			}
+			_, err := conn.Write(question)
+			testutil.Must(t, err)
 			asked++
 		}
 	}
 	tick.Stop()
 	testutil.Eventually(t, func() error {
-		if n := got.Load(); int(n) != queries {
-			return fmt.Errorf("%d of %d queries answered", n, queries)
-		}
-		return nil
+		n := got.Load()
+		return testutil.ErrorIf(int(n) != queries, "%d of %d queries answered", n, queries)
 	})
 	conn.Close()
 	<-done
@@ -140,10 +139,8 @@ func (e *edge) run() {
 	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), made.Path("neardns-edge"), "--config",
 		filepath.Join(e.folder, "config.yaml")))
 	testutil.Eventually(e.t, func() error {
-		if code, text := e.get("9254/readyz"); code != http.StatusOK {
-			return fmt.Errorf("readyz: %d %s\n%s", code, text, e.Output())
-		}
-		return nil
+		code, text := e.get("9254/readyz")
+		return testutil.ErrorIf(code != http.StatusOK, "readyz: %d %s\n%s", code, text, e.Output())
 	})
 }
 
@@ -155,19 +152,8 @@ func (e *edge) get(portAndPath string) (code int, text string) {
 		return 0, err.Error()
 	}
 	defer r.Body.Close()
-	var b strings.Builder
-	if _, err := fmt.Fprint(&b, ""); err != nil {
-		return 0, err.Error()
-	}
-	buf := make([]byte, 1<<20)
-	for {
-		n, err := r.Body.Read(buf)
-		b.Write(buf[:n])
-		if err != nil {
-			break
-		}
-	}
-	return r.StatusCode, b.String()
+	body, _ := io.ReadAll(r.Body) // what came before an error is shown
+	return r.StatusCode, string(body)
 }
 
 // dial connects from within the namespace.
@@ -248,25 +234,18 @@ func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
 // as after a NOTIFY.
 func publish(t *testing.T, s *zoneserver.Server, p publication) {
 	t.Helper()
-	testutil.Eventually(t, func() error {
-		m := new(dns.Msg).SetUpdate(s.Zone())
-		m.Insert(p.records(t, strings.TrimSuffix(s.Zone(), ".")))
-		k := s.Operator()
-		m.SetTsig(k.Name, dns.HmacSHA256, 300, time.Now().Unix())
-		conn, err := s.Dial()
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		conn.TsigSecret = map[string]string{k.Name: k.Secret}
-		_ = conn.SetDeadline(time.Now().Add(testutil.Attempt))
-		if err := conn.WriteMsg(m); err != nil {
-			return err
-		}
-		answer, err := conn.ReadMsg()
-		if err == nil && answer.Rcode != dns.RcodeSuccess {
-			err = fmt.Errorf("%s: update: %v", s.Kind(), answer)
-		}
-		return err
-	})
+	k := s.Operator()
+	writer := rfc2136.Client{Zone: s.Zone(), Timeout: testutil.Attempt,
+		Key: func() (rfc2136.Key, error) {
+			return rfc2136.Key{Name: k.Name, Algorithm: dns.HmacSHA256, Secret: k.Secret}, nil
+		},
+		Dial: func(context.Context, string, string) (net.Conn, error) {
+			conn, err := s.Dial()
+			if err != nil {
+				return nil, err
+			}
+			return conn.Conn, nil
+		}}
+	records := p.records(t, strings.TrimSuffix(s.Zone(), "."))
+	testutil.Eventually(t, func() error { return writer.Update(t.Context(), nil, records) })
 }
