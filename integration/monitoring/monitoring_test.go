@@ -51,10 +51,8 @@ func (s *stand) wantTargets() {
 			return err
 		}
 		slices.SortFunc(got.ActiveTargets, func(a, b target) int { return strings.Compare(a.ScrapeURL, b.ScrapeURL) })
-		if d := cmp.Diff(want, got.ActiveTargets); d != "" {
-			return fmt.Errorf("targets (-want +got):\n%s", d)
-		}
-		return nil
+		d := cmp.Diff(want, got.ActiveTargets)
+		return testutil.ErrorIf(d != "", "targets (-want +got):\n%s", d)
 	})
 }
 
@@ -145,10 +143,8 @@ func (s *stand) wantAlerts() {
 					return fmt.Errorf("%s: %s says nothing", c.fault, name)
 				}
 				a := r.Alerts[0]
-				if a.Labels["node"] != nodeName || a.Labels["severity"] == "" || !strings.Contains(a.Annotations["summary"], nodeName) || !strings.Contains(a.Annotations["remedy"], "neardns-agent doctor") {
-					return fmt.Errorf("%s: %s says %v", c.fault, name, a)
-				}
-				return nil
+				return testutil.ErrorIf(a.Labels["node"] != nodeName || a.Labels["severity"] == "" || !strings.Contains(a.Annotations["summary"], nodeName) ||
+					!strings.Contains(a.Annotations["remedy"], "neardns-agent doctor"), "%s: %s says %v", c.fault, name, a)
 			})
 		}
 	}

@@ -3,7 +3,6 @@ package monitoring
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -113,10 +112,7 @@ func (s *stand) api(path string, values url.Values, data any) error {
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
 		return err
 	}
-	if answer.Status != "success" {
-		return errors.New(answer.Error)
-	}
-	return nil
+	return testutil.ErrorIf(answer.Status != "success", "%s", answer.Error)
 }
 
 // sample is one series of an answer.

@@ -3,7 +3,6 @@ package zoneserver_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -378,9 +377,8 @@ var notifications sync.Map
 // notified listens as a secondary does.
 func notified(t *testing.T) (<-chan notification, netip.AddrPort) {
 	t.Helper()
-	tcp, udp := testutil.ListenBoth(t)
 	heard := make(chan notification, 10000)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+	at := testutil.ServeBoth(t, func(w dns.ResponseWriter, m *dns.Msg) { // Knot notifies over TCP
 		if m.Opcode == dns.OpcodeNotify && len(m.Question) == 1 {
 			n := notification{zone: m.Question[0].Name}
 			for _, rr := range m.Answer {
@@ -394,14 +392,7 @@ func notified(t *testing.T) (<-chan notification, netip.AddrPort) {
 			_ = w.WriteMsg(answer)
 		}
 	})
-	for _, server := range []*dns.Server{{PacketConn: udp, Handler: handler}, {Listener: tcp, Handler: handler}} { // Knot notifies over TCP
-		started, ended := make(chan struct{}), make(chan struct{})
-		server.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = server.ActivateAndServe(); close(ended) }()
-		<-started
-		t.Cleanup(func() { _ = server.Shutdown(); <-ended })
-	}
-	return heard, udp.LocalAddr().(*net.UDPAddr).AddrPort()
+	return heard, netip.MustParseAddrPort(at)
 }
 
 // serialOf is the zone's serial now.

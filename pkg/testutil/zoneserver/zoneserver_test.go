@@ -1,7 +1,6 @@
 package zoneserver_test
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,10 +59,7 @@ func persist(t *testing.T, s *zoneserver.Server, key zoneserver.Key, fill func(*
 		if answer, err = try(s, key, 0, fill); err != nil {
 			t.Fatalf("%s: %v", s.Kind(), err)
 		}
-		if key.Name != "" && isLocked(s, answer) {
-			return errors.New("the server is locked")
-		}
-		return nil
+		return testutil.ErrorIf(key.Name != "" && isLocked(s, answer), "the server is locked")
 	})
 	return answer
 }
