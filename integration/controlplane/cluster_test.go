@@ -57,11 +57,15 @@ func (c *cluster) start(t *testing.T, manifests [][]string, infra, others int, m
 		c.AwaitKubectl(args...)
 	}
 	c.upstreams(1)
-	Await(t, "every node has a Ready cache", func() error {
-		if ready := len(c.caches()); ready != infra+others {
-			return fmt.Errorf("%d of %d", ready, infra+others)
-		}
-		return nil
+	c.awaitCaches("every node has a Ready cache", infra+others)
+}
+
+// awaitCaches waits until so many nodes have a Ready cache.
+func (c *cluster) awaitCaches(what string, n int) {
+	c.t.Helper()
+	Await(c.t, what, func() error {
+		ready := len(c.caches())
+		return testutil.ErrorIf(ready != n, "%d of %d", ready, n)
 	})
 }
 
@@ -101,6 +105,13 @@ func (c *cluster) caches() map[string]string {
 		}
 	}
 	return out
+}
+
+// patchNode changes fields of a node.
+func (c *cluster) patchNode(name, fields string) {
+	c.t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	testutil.Must(c.t, c.Client.Patch(c.t.Context(), n, client.RawPatch("application/merge-patch+json", []byte(fields))))
 }
 
 func (c *cluster) nodes() []corev1.Node {
@@ -156,10 +167,8 @@ func (c *cluster) reasons(want string) time.Duration {
 		for _, condition := range object.Status.Conditions {
 			got = append(got, condition.Reason)
 		}
-		if s := strings.Join(got, " "); s != want || object.Status.ObservedGeneration != object.Generation {
-			return fmt.Errorf("%s: %+v", s, object.Status.Conditions)
-		}
-		return nil
+		s := strings.Join(got, " ")
+		return testutil.ErrorIf(s != want || object.Status.ObservedGeneration != object.Generation, "%s: %+v", s, object.Status.Conditions)
 	})
 	took := time.Since(begin)
 	c.showPlacement()

@@ -1,8 +1,6 @@
 package controlplane
 
 import (
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -11,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The account may do nothing of kube-dns by default, and with the Role, two fields of one Deployment and one of OpenShift's object.
@@ -29,40 +29,22 @@ func TestClusterDNSRights(t *testing.T) {
 	Await(t, "the policy is in force", func() error {
 		// An earlier try may have come before the policy, and the same change again would be none.
 		c.kubectl("patch", "deployment", "coredns", "-n", "kube-system", "--type=merge", "-p", `{"spec":{"paused":null}}`)
-		if err := tried["paused"](); !apierrors.IsInvalid(err) {
-			return fmt.Errorf("it lets another field through: %w", err)
-		}
-		return nil
+		err := tried["paused"]()
+		return testutil.ErrorIf(!apierrors.IsInvalid(err), "it lets another field through: %w", err)
 	})
-	for what, f := range tried {
-		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("%s: %v", what, err)
-		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-controller may") {
-			t.Errorf("%s is refused for another reason: %v", what, err)
-		}
-	}
+	wantRefused(t, "neardns-controller may", tried)
 	if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
 		t.Errorf("the Deployment changed:\n%s", diff)
 	}
 	for what, f := range allowed {
-		if err := f(); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.Check(t, f(), what)
 	}
 	t.Logf("%d other things are refused", len(tried))
 }
 
 // dnsWrites are what the account may write with the Role, and what not even then.
 func dnsWrites(t *testing.T, account client.Client) (allowed, tried map[string]func() error) {
-	patch := func(object client.Object, text string) func() error {
-		return func() error {
-			copied, ok := object.DeepCopyObject().(client.Object)
-			if !ok {
-				return errors.New("no object")
-			}
-			return account.Patch(t.Context(), copied, client.RawPatch("application/merge-patch+json", []byte(text)))
-		}
-	}
+	patch := patches(t, account)
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"}}
 	other := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "neardns-controller", Namespace: "kube-system"}}
 	operator := dnsObject()

@@ -86,10 +86,8 @@ func (c *cluster) dnsPods() (out []string) {
 // dnsOn reports whether kube-dns's two pods are ready on these nodes alone.
 func (c *cluster) dnsOn(nodes ...string) error {
 	on := c.dnsPods()
-	if len(on) != 2 || slices.ContainsFunc(on, func(n string) bool { return !slices.Contains(nodes, n) }) {
-		return fmt.Errorf("kube-dns is on %v", on)
-	}
-	return nil
+	return testutil.ErrorIf(len(on) != 2 || slices.ContainsFunc(on, func(n string) bool { return !slices.Contains(nodes, n) }),
+		"kube-dns is on %v", on)
 }
 
 // endpoints makes kube-dns's ready pods its endpoints, as the endpoint slice controller does.
@@ -229,10 +227,8 @@ func (c *cluster) untouched(what string, d *appsv1.Deployment) {
 func (c *cluster) givenBack(before *appsv1.Deployment) {
 	c.t.Helper()
 	Await(c.t, "the field is given back", func() error {
-		if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
-			return errors.New(diff)
-		}
-		return nil
+		diff := difference(before.Spec, c.coredns().Spec)
+		return testutil.ErrorIf(diff != "", "%s", diff)
 	})
 	c.showPlacement()
 }
@@ -398,10 +394,8 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	// Another's edit is not overwritten, and what is ours is removed.
 	c.place("")
 	Await(t, "the field is given back", func() error {
-		if got := c.operatorSpec(); got != was {
-			return fmt.Errorf("%s, want %s", got, was)
-		}
-		return nil
+		got := c.operatorSpec()
+		return testutil.ErrorIf(got != was, "%s, want %s", got, was)
 	})
 	c.kubectl("patch", "dnses.operator.openshift.io", "default", "--type=merge", "--field-manager=someone", "-p",
 		`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`)

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
@@ -118,10 +119,8 @@ func (m *member) wait(name, kind string, want ...string) *v1alpha1.DNSRecord {
 func (m *member) waitGone(name string) {
 	m.t.Helper()
 	Await(m.t, name+" is gone", func() error {
-		if rec := m.record(name); rec != nil {
-			return fmt.Errorf("%+v", rec.Status.Conditions)
-		}
-		return nil
+		rec := m.record(name)
+		return testutil.ErrorIf(rec != nil, "%+v", rec)
 	})
 }
 

@@ -108,10 +108,7 @@ func (p *Plane) chosen(t *testing.T, namespace string, sets int) map[string][]st
 				return fmt.Errorf("%s: %+v, %d pods", set.Name, set.Status, len(out[set.Name]))
 			}
 		}
-		if len(list.Items) != sets {
-			return fmt.Errorf("%d sets", len(list.Items))
-		}
-		return nil
+		return testutil.ErrorIf(len(list.Items) != sets, "%d sets", len(list.Items))
 	})
 	return out
 }

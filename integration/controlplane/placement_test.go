@@ -92,12 +92,7 @@ func TestSeed(t *testing.T) {
 		return fmt.Errorf("%d Events", len(list.Items))
 	})
 	testutil.Must(t, c.Client.Delete(t.Context(), c.object()))
-	Await(t, "every node has its cache back", func() error {
-		if n := len(c.caches()); n != 50 {
-			return fmt.Errorf("%d", n)
-		}
-		return nil
-	})
+	c.awaitCaches("every node has its cache back", 50)
 }
 
 // From every node to five and back: no pod that stays is touched, no node is patched twice, and an eligible node has a Ready cache
@@ -148,19 +143,9 @@ func TestLater(t *testing.T) {
 	c := newCluster(t, 2, 18)
 	c.controller()
 	infra := []string{"infra000", "infra001"}
-	relabel := func(set bool) {
+	patch := func(fields string) {
 		for _, name := range infra {
-			patch := []byte(`{"metadata":{"labels":{"infra":null}}}`)
-			if set {
-				patch = []byte(`{"metadata":{"labels":{"infra":""}}}`)
-			}
-			testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.RawPatch("application/merge-patch+json", patch)))
-		}
-	}
-	taint := func(names []string, taints string) {
-		for _, name := range names {
-			testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
-				client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"taints":`+taints+`}}`))))
+			c.patchNode(name, fields)
 		}
 	}
 	c.apply(`{nodeSelector: {infra: ""}, tolerations: []}`)
@@ -187,13 +172,13 @@ func TestLater(t *testing.T) {
 			t.Errorf("%s: %v run the cache", what, got)
 		}
 	}
-	relabel(false)
+	patch(`{"metadata":{"labels":{"infra":null}}}`)
 	oneStays("every eligible node is relabelled")
-	relabel(true)
+	patch(`{"metadata":{"labels":{"infra":""}}}`)
 	stays("labels are back", "Accepted Applied Available")
-	taint(infra, `[{"key":"x","effect":"NoSchedule"}]`)
+	patch(`{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`)
 	oneStays("every eligible node is tainted")
-	taint(infra, `null`)
+	patch(`{"spec":{"taints":null}}`)
 	stays("taints are gone", "Accepted Applied Available")
 	for _, name := range infra {
 		SetReady(t, c.Client, name, corev1.ConditionFalse)
@@ -219,12 +204,7 @@ func TestLater(t *testing.T) {
 		t.Errorf("without power: %v run the cache", got)
 	}
 	c.kubelets.Mend()
-	Await(t, "power is back", func() error {
-		if n := len(c.caches()); n != len(infra) {
-			return fmt.Errorf("%d caches", n)
-		}
-		return nil
-	})
+	c.awaitCaches("power is back", len(infra))
 	stays("power is back", "Accepted Applied Available")
 
 	// Amid a move: images that cannot be pulled, and kube-dns without endpoints.
@@ -233,7 +213,7 @@ func TestLater(t *testing.T) {
 	c.apply(`{nodeSelector: {nobody: ""}}`)
 	c.reasons("NoEligibleNodes Applied Available")
 	c.kubelets.Break("worker000")
-	out := []byte(`{"metadata":{"labels":{"nobody":""}}}`)
+	const out = `{"metadata":{"labels":{"nobody":""}}}`
 	var pods corev1.PodList
 	testutil.Must(t, c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}))
 	for i := range pods.Items { // its present pod is Ready: the next one will not be
@@ -241,13 +221,8 @@ func TestLater(t *testing.T) {
 			testutil.Must(t, c.Client.Delete(t.Context(), p))
 		}
 	}
-	Await(t, "the cache of worker000 is not Ready", func() error {
-		if c.caches()["worker000"] != "" {
-			return fmt.Errorf("it is")
-		}
-		return nil
-	})
-	testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}, client.RawPatch("application/merge-patch+json", out)))
+	Await(t, "the cache of worker000 is not Ready", func() error { return testutil.ErrorIf(c.caches()["worker000"] != "", "it is") })
+	c.patchNode("worker000", out)
 	reported("no image on the only eligible node", "Accepted NoReadyCache NoReadyCache")
 	if got := len(c.included()); got != 20 {
 		t.Errorf("%d nodes run the cache, want all", got)
@@ -267,7 +242,7 @@ func TestLater(t *testing.T) {
 	// The only eligible node is deleted: those that left stay out, with the reason; another eligible one ends that.
 	testutil.Must(t, c.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}))
 	reported("the eligible node is deleted", "NoEligibleNodes Applied NoEligibleNodes")
-	testutil.Must(t, c.Client.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker001"}}, client.RawPatch("application/merge-patch+json", out)))
+	c.patchNode("worker001", out)
 	c.reasons("Accepted Applied Available")
 	if got := c.included(); !slices.Equal(got, []string{"worker001"}) {
 		t.Errorf("%v run the cache", got)
@@ -302,10 +277,8 @@ func TestHostsStay(t *testing.T) {
 	}
 	want := []string{"cordoned", "down", "evicting", "excluded", "infra000", "tainted", "worker000"}
 	Await(t, "the role is on every Linux node", func() error {
-		if got := slices.Sorted(maps.Keys(where())); !slices.Equal(got, want) {
-			return fmt.Errorf("%v", got)
-		}
-		return nil
+		got := slices.Sorted(maps.Keys(where()))
+		return testutil.ErrorIf(!slices.Equal(got, want), "%v", got)
 	})
 	set := func() *appsv1.DaemonSet {
 		out := &appsv1.DaemonSet{}
@@ -376,10 +349,8 @@ func TestKilled(t *testing.T) {
 	testutil.Must(t, first.Process.Signal(syscall.SIGSTOP))
 	c.apply(placements[0])
 	Await(t, "the other leads", func() error {
-		if now := c.leader(); now == led {
-			return fmt.Errorf("%s does", now)
-		}
-		return nil
+		now := c.leader()
+		return testutil.ErrorIf(now == led, "%s does", now)
 	})
 	took := time.Since(stopped)
 	compat.Say(t, "placement", "the leader is stopped beyond its Lease", fmt.Sprintf("the other leads after %.1f s; the first one ends when it wakes", took.Seconds()))
@@ -401,10 +372,8 @@ func TestKilled(t *testing.T) {
 				second = c.controller() // as a Deployment does
 			default:
 			}
-			if n := len(c.included()); n != nodes {
-				return fmt.Errorf("%d", n)
-			}
-			return nil
+			n := len(c.included())
+			return testutil.ErrorIf(n != nodes, "%d", n)
 		})
 	}
 	// An API server that hangs amid a move, for longer than a leader may go on by what it knew.

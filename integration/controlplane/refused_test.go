@@ -14,17 +14,36 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
+
+// patches returns what makes a patch of an object by an account.
+func patches(t *testing.T, account client.Client) func(object client.Object, text string) func() error {
+	return func(object client.Object, text string) func() error {
+		return func() error {
+			return account.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(text)))
+		}
+	}
+}
+
+// wantRefused fails unless the API server refuses each of these: by its rights, or by the policy whose messages contain a text.
+func wantRefused(t *testing.T, text string, tried map[string]func() error) {
+	t.Helper()
+	for name, f := range tried {
+		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), text) {
+			t.Errorf("%s is refused for another reason: %v", name, err)
+		}
+	}
+}
 
 // TestRefused has the API server refuse what is none of the controller's, and placements that mean nothing.
 func TestRefused(t *testing.T) {
 	c := newCluster(t, 1, 1)
 	account := c.As(c.Token("kube-system", "neardns-controller"))
-	node := func(patch string) func() error {
-		return func() error {
-			return account.Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "infra000"}}, client.RawPatch("application/merge-patch+json", []byte(patch)))
-		}
-	}
+	patch, infra := patches(t, account), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "infra000"}}
+	node := func(text string) func() error { return patch(infra, text) }
 	excluded := node(`{"metadata":{"labels":{"neardns.io/cache":"excluded"}}}`)
 	Await(t, "the policy is in force, and lets the label through", func() error {
 		if err := node(`{"metadata":{"labels":{"a":"b"}}}`)(); err == nil {
@@ -32,9 +51,7 @@ func TestRefused(t *testing.T) {
 		}
 		return excluded()
 	})
-	if err := node(`{"metadata":{"labels":{"neardns.io/cache":null}}}`)(); err != nil {
-		t.Errorf("the label cannot be taken away: %v", err)
-	}
+	testutil.Check(t, node(`{"metadata":{"labels":{"neardns.io/cache":null}}}`)(), "the label cannot be taken away")
 	before := c.nodes()[0]
 	tried := map[string]func() error{
 		"another label":         node(`{"metadata":{"labels":{"a":"b"}}}`),
@@ -49,19 +66,15 @@ func TestRefused(t *testing.T) {
 		"a finalizer":           node(`{"metadata":{"finalizers":["a.io/b"]}}`),
 		"an owner":              node(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"a","uid":"1"}]}}`),
 		"a node's status": func() error {
-			return account.Status().Patch(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "infra000"}},
-				client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`)))
+			running := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`))
+			return account.Status().Patch(t.Context(), infra.DeepCopy(), running)
 		},
-		"a node deleted": func() error {
-			return account.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "infra000"}})
-		},
+		"a node deleted": func() error { return account.Delete(t.Context(), infra.DeepCopy()) },
 		"a node made": func() error {
 			return account.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}})
 		},
-		"a DaemonSet": func() error {
-			return account.Patch(t.Context(), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "neardns", Namespace: "kube-system"}},
-				client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`)))
-		},
+		"a DaemonSet": patch(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "neardns", Namespace: "kube-system"}},
+			`{"metadata":{"labels":{"a":"b"}}}`),
 		"a pod": func() error {
 			return account.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "kube-system"},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a", Image: "a"}}}})
@@ -75,13 +88,7 @@ func TestRefused(t *testing.T) {
 		},
 	}
 	compat.Say(t, "placement", "rights", fmt.Sprintf("one label of Nodes; %d other things are refused", len(tried)))
-	for name, f := range tried {
-		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("%s: %v", name, err)
-		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-controller may") {
-			t.Errorf("%s is refused for another reason: %v", name, err)
-		}
-	}
+	wantRefused(t, "neardns-controller may", tried)
 	after := c.nodes()[0]
 	after.ResourceVersion, before.ResourceVersion, after.ManagedFields, before.ManagedFields = "", "", nil, nil
 	if got, want := after.String(), before.String(); got != want {
@@ -181,9 +188,8 @@ func likePods(t *testing.T, c *cluster, bad map[string]string) {
 			"pod":       "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: a}], " + strings.TrimPrefix(text, "{") + "\n",
 			"placement": "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: " + text + "}\n",
 		} {
-			if out, err := verdict(object); err != nil {
-				t.Errorf("%s is refused in a %s: %s", text, kind, out)
-			}
+			out, err := verdict(object)
+			testutil.Check(t, err, text, kind, out)
 		}
 	}
 }

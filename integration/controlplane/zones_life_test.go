@@ -38,10 +38,8 @@ func (m *member) patchStatus(kind, name, status string) {
 func (s *shared) awaits(name, want string) {
 	s.t.Helper()
 	Await(s.t, fmt.Sprintf("%s has %q", name, want), func() error {
-		if got := addresses(hold(s.t, s.server), name); got != want {
-			return fmt.Errorf("it has %q", got)
-		}
-		return nil
+		got := addresses(hold(s.t, s.server), name)
+		return testutil.ErrorIf(got != want, "it has %q", got)
 	})
 }
 
@@ -108,10 +106,8 @@ func (s *shared) death() {
 			return err
 		}
 		c := meta.FindStatusCondition(z.Status.Conditions, "ClustersHeard")
-		if c == nil || c.Status != metav1.ConditionFalse || !slices.Contains(z.Status.Silent, s.a.id) {
-			return fmt.Errorf("%+v, silent %v", c, z.Status.Silent)
-		}
-		return nil
+		return testutil.ErrorIf(c == nil || c.Status != metav1.ConditionFalse || !slices.Contains(z.Status.Silent, s.a.id),
+			"%+v, silent %v", c, z.Status.Silent)
 	})
 	s.awaits("www", "A 192.0.2.2, A 192.0.2.3")
 	s.want("api", "A 192.0.2.9") // the host's last address

@@ -55,10 +55,8 @@ func (s *shared) policyConflicts() {
 	s.a.waitPolicy("1/1 Accepted Programmed NotChecked Conflicted l1:Conflicted")
 	s.awaits("api", "A 192.0.2.2") // the listener is gone
 	Await(s.t, "the DNSRecord of that listener is gone, too", func() error {
-		if left := s.a.records(); len(left) != 2 {
-			return fmt.Errorf("%v", left)
-		}
-		return nil
+		left := s.a.records()
+		return testutil.ErrorIf(len(left) != 2, "%v", left)
 	})
 	s.want("lb", "A 192.0.2.9")
 	if own := s.a.record("own"); own.Generation != 1 || own.Spec.TTL != 60 {
@@ -94,10 +92,8 @@ func (s *shared) policyEnds() {
 	s.awaits("www", "")
 	s.awaits("api", "")
 	Await(s.t, "the DNSRecords are gone", func() error {
-		if left := s.b.records(); len(left) > 0 {
-			return fmt.Errorf("%v", left)
-		}
-		return nil
+		left := s.b.records()
+		return testutil.ErrorIf(len(left) > 0, "%v", left)
 	})
 	s.a.remove("dnsrecord", "own")
 	for _, m := range []*member{s.a, s.b} {
@@ -152,10 +148,8 @@ func (m *member) waitPolicy(want string) (message string) {
 		for _, u := range p.Status.Unpublished {
 			got += " " + u.Listener + ":" + u.Reason
 		}
-		if message = meta.FindStatusCondition(p.Status.Conditions, "Accepted").Message; got != want {
-			return fmt.Errorf("%s: %+v", got, p.Status)
-		}
-		return nil
+		message = meta.FindStatusCondition(p.Status.Conditions, "Accepted").Message
+		return testutil.ErrorIf(got != want, "%s: %+v", got, p.Status)
 	})
 	m.showKubectl("get", "dnspolicy,dnsrecord", "--all-namespaces")
 	return message

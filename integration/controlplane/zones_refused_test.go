@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // goodZone, goodRecord and goodPolicy are taken; a bad one differs in one field.
@@ -181,9 +182,8 @@ func TestZonesRefused(t *testing.T) {
 
 	// What is good is taken, and cannot be made another thing.
 	for kind, good := range map[string]string{"DNSZone": goodZone, "DNSRecord": goodRecord, "DNSPolicy": goodPolicy} {
-		if out, err := create(kind, good); err != nil {
-			t.Errorf("%s: %v: %s", kind, err, out)
-		}
+		out, err := create(kind, good)
+		testutil.Check(t, err, kind, out)
 	}
 	for _, r := range []row{
 		{"dnszone", "zone", "other.example", "a DNSZone keeps its zone"},

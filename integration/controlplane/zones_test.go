@@ -13,7 +13,6 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,10 +98,8 @@ func (s *shared) start(kind zoneserver.Kind) {
 			if m.id = z.Status.ClusterID; m.id == "" {
 				return fmt.Errorf("%+v", z.Status)
 			}
-			if c := meta.FindStatusCondition(z.Status.Conditions, "Accepted"); c == nil || c.Reason != "NoKey" || !strings.Contains(c.Message, "neardns-zones/"+s.name) {
-				return fmt.Errorf("%+v", c)
-			}
-			return nil
+			c := meta.FindStatusCondition(z.Status.Conditions, "Accepted")
+			return testutil.ErrorIf(c == nil || c.Reason != "NoKey" || !strings.Contains(c.Message, "neardns-zones/"+s.name), "%+v", c)
 		})
 	}
 	if len(s.a.id) != 8 || s.b.id != "bbbbbbbb" {
@@ -145,10 +142,8 @@ func (s *shared) joinAndChange() {
 		Await(s.t, "the status has what the zone has", func() error {
 			status := m.record(s.name + "-www").Status
 			owners := slices.Sorted(slices.Values([]string{s.a.id, s.b.id}))
-			if status.Published == nil || strings.Join(status.Published.Addresses, " ") != "192.0.2.1 192.0.2.2 192.0.2.3" || !slices.Equal(status.Owners, owners) || status.Generation == 0 {
-				return fmt.Errorf("%+v", status)
-			}
-			return nil
+			return testutil.ErrorIf(status.Published == nil || strings.Join(status.Published.Addresses, " ") != "192.0.2.1 192.0.2.2 192.0.2.3" ||
+				!slices.Equal(status.Owners, owners) || status.Generation == 0, "%+v", status)
 		})
 	}
 	s.b.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.2]}`)
@@ -175,10 +170,8 @@ func (s *shared) conflict() {
 	var c *metav1.Condition
 	Await(s.t, "the conflict is told", func() error {
 		rec := s.b.record(s.name + "-lb")
-		if c = meta.FindStatusCondition(rec.Status.Conditions, "UnresolvedConflictDiscovered"); c == nil || c.Status != metav1.ConditionTrue {
-			return fmt.Errorf("%+v", rec.Status.Conditions)
-		}
-		return nil
+		c = meta.FindStatusCondition(rec.Status.Conditions, "UnresolvedConflictDiscovered")
+		return testutil.ErrorIf(c == nil || c.Status != metav1.ConditionTrue, "%+v", rec.Status.Conditions)
 	})
 	s.t.Logf("%s: %s after %s: %s", s.name, c.Reason, time.Since(begun).Round(time.Millisecond), c.Message)
 	if reason(s.b.record(s.name+"-lb"), "Programmed") == "Programmed" || c.Reason != "ConflictingStrategyDiscovered" || !strings.Contains(c.Message, s.a.id) {
@@ -325,18 +318,14 @@ func TestZonesRights(t *testing.T) {
 	m.publish("r", "{host: www.z.example, addresses: [192.0.2.1]}")
 	account := m.As(m.Token("neardns-zones", "neardns-zones"))
 	ours := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}}
-	patch := func(object client.Object, text string) func() error {
-		return func() error {
-			return account.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(text)))
-		}
-	}
+	patch := patches(t, account)
 	Await(t, "the policy is in force, and lets the finalizer through", func() error {
 		if err := patch(ours, `{"metadata":{"labels":{"a":"b"}}}`)(); err == nil {
 			return patch(ours, `{"metadata":{"labels":null}}`)()
 		}
 		return patch(ours, `{"metadata":{"finalizers":["neardns.io/zones"]}}`)()
 	})
-	for name, f := range map[string]func() error{
+	wantRefused(t, "neardns-zones may", map[string]func() error{
 		"a record's spec":    patch(ours, `{"spec":{"ttl":61}}`),
 		"a label":            patch(ours, `{"metadata":{"labels":{"a":"b"}}}`),
 		"an annotation":      patch(ours, `{"metadata":{"annotations":{"a":"b"}}}`),
@@ -358,20 +347,10 @@ func TestZonesRights(t *testing.T) {
 			return account.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace("neardns-zones"))
 		},
 		"namespaces": func() error { return account.List(t.Context(), &corev1.NamespaceList{}) },
-	} {
-		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("%s: %v", name, err)
-		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-zones may") {
-			t.Errorf("%s is refused for another reason: %v", name, err)
-		}
-	}
+	})
 	m.policyRights(account)
-	if err := account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")); err != nil {
-		t.Errorf("its own Secrets: %v", err)
-	}
-	if err := patch(ours, `{"metadata":{"finalizers":null}}`)(); err != nil {
-		t.Errorf("the finalizer cannot be taken away: %v", err)
-	}
+	testutil.Check(t, account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")), "its own Secrets")
+	testutil.Check(t, patch(ours, `{"metadata":{"finalizers":null}}`)(), "the finalizer cannot be taken away")
 }
 
 // policyRights: a DNSPolicy's DNSRecord is the account's own. This one has a finalizer, because the garbage collector deletes it soon.
@@ -383,9 +362,7 @@ func (m *member) policyRights(account client.Client) {
 	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-made",
 		OwnerReferences: []metav1.OwnerReference{owner}, Finalizers: []string{"neardns.io/zones"}},
 		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", AddressesFrom: &v1alpha1.AddressesFrom{Kind: "Gateway", Name: "g"}}}
-	if err := account.Create(m.t.Context(), made.DeepCopy()); err != nil {
-		m.t.Errorf("a DNSPolicy's DNSRecord cannot be made: %v", err)
-	}
+	testutil.Check(m.t, account.Create(m.t.Context(), made.DeepCopy()), "a DNSPolicy's DNSRecord cannot be made")
 	for text, allowed := range map[string]bool{
 		`{"spec":{"ttl":61}}`: true, `{"metadata":{"labels":{"a":"b"}}}`: false, `{"metadata":{"ownerReferences":null}}`: false,
 		`{"spec":{"addressesFrom":null,"addresses":["192.0.2.1"]}}`: false,
@@ -395,9 +372,7 @@ func (m *member) policyRights(account client.Client) {
 			m.t.Errorf("%s: %v", text, err)
 		}
 	}
-	if err := account.Delete(m.t.Context(), made.DeepCopy()); err != nil {
-		m.t.Errorf("a DNSPolicy's DNSRecord cannot be deleted: %v", err)
-	}
+	testutil.Check(m.t, account.Delete(m.t.Context(), made.DeepCopy()), "a DNSPolicy's DNSRecord cannot be deleted")
 	m.forged(account, made)
 }
 
@@ -416,17 +391,13 @@ func (m *member) forged(account client.Client, made *v1alpha1.DNSRecord) {
 	} {
 		r := made.DeepCopy()
 		change(r)
-		if err := account.Create(m.t.Context(), r); err == nil || !strings.Contains(err.Error(), "neardns-zones may") {
-			m.t.Errorf("a DNSRecord %s is made: %v", name, err)
-		}
+		testutil.WantError(m.t, account.Create(m.t.Context(), r), "neardns-zones may", "a DNSRecord "+name)
 	}
 	none := made.DeepCopy()
 	none.Name = "p-none"
 	testutil.Must(m.t, account.Create(m.t.Context(), none))
 	Await(m.t, "the garbage collector deletes a DNSRecord whose DNSPolicy does not exist", func() error {
-		if r := m.record("p-none"); r != nil && r.DeletionTimestamp == nil {
-			return fmt.Errorf("%+v", r.ObjectMeta)
-		}
-		return nil
+		r := m.record("p-none")
+		return testutil.ErrorIf(r != nil && r.DeletionTimestamp == nil, "%+v", r)
 	})
 }
