@@ -17,7 +17,7 @@ func TestAliveTellsOfHungProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(10 * time.Minute)
 		if alive, why := n.Alive(); !alive {
 			t.Errorf("idle for ten minutes: %s", why)
@@ -49,6 +49,5 @@ func TestAliveTellsOfHungProbes(t *testing.T) {
 		if alive, why := n.Alive(); !alive {
 			t.Errorf("the probe came back: %s", why)
 		}
-		end()
 	})
 }

@@ -18,7 +18,7 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 		w := newWorld()
 		no := errors.New("no answer")
 		w.prove = func() error { return no }
-		_, end := begin(t, w, plainPlan())
+		begin(t, w, plainPlan())
 		pass(10 * time.Second)
 		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
 			t.Error("proven without proof")
@@ -39,15 +39,10 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 			}
 		})
 		pass(40 * time.Second)
-		if len(w.record()) != 1 {
-			t.Error("two failures took the proof")
-		}
+		testutil.Equal(t, "records after two failures", 1, len(w.record()))
 		w.set(func() { w.prove = func() error { return no } })
 		pass(60 * time.Second)
-		if len(w.record()) != 0 {
-			t.Error("the proof outlives the fallback")
-		}
-		end()
+		testutil.Equal(t, "records after the end of the fallback", 0, len(w.record()))
 	})
 }
 
@@ -56,8 +51,7 @@ func TestFallbackThatGoesIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.prove = func() error { return errors.New("no answer") }
-		n, end := begin(t, w, plainPlan())
-		defer end()
+		n := begin(t, w, plainPlan())
 		pass(10 * time.Second)
 		if n.Status().Faults["fallback 10.96.0.10"] == "" {
 			t.Fatal("a fallback that fails is no fault")
@@ -103,12 +97,11 @@ func TestProofFromBeforeARebootCountsAtOnce(t *testing.T) {
 		w := newWorld()
 		w.proofs = []netip.Addr{vip}
 		w.prove = func() error { return errors.New("kube-dns is not up yet") }
-		_, end := begin(t, w, plainPlan())
+		begin(t, w, plainPlan())
 		pass(100 * time.Millisecond)
 		if w.count("tend proven=true") == 0 {
 			t.Error("the earlier proof was not used")
 		}
-		end()
 	})
 }
 
@@ -118,7 +111,7 @@ func TestNothingIsSteeredWithoutTranslation(t *testing.T) {
 		w.proofs = []netip.Addr{vip}
 		s := plainPlan()
 		s.Steers = false
-		_, end := begin(t, w, s)
+		begin(t, w, s)
 		pass(10 * time.Second)
 		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
 			t.Error("kubeProxyMode none, but the proof stands")
@@ -126,7 +119,6 @@ func TestNothingIsSteeredWithoutTranslation(t *testing.T) {
 		if reads := w.count("read-proof"); reads > 3 {
 			t.Errorf("the record was read %d times", reads)
 		}
-		end()
 	})
 }
 
@@ -134,12 +126,11 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.fails["rules"] = errors.New("apply rules: operation not permitted")
-		_, end := begin(t, w, plainPlan())
+		begin(t, w, plainPlan())
 		pass(10 * time.Second)
 		if len(w.record()) > 0 {
 			t.Error("proven while the host table could not be installed")
 		}
-		end()
 	})
 }
 
@@ -149,8 +140,7 @@ func TestFallbackIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.lost, w.prove = "nothing translates it", func() error { return nil }
-		n, end := begin(t, w, plainPlan())
-		defer end()
+		n := begin(t, w, plainPlan())
 		pass(time.Minute)
 		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
 		pass(lostAfter - 10*time.Second)
@@ -199,8 +189,7 @@ func TestRecordThatIsOnDiskIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.fails["write-proof"] = errors.New("sync folder: input/output error")
-		n, end := begin(t, w, plainPlan())
-		defer end()
+		n := begin(t, w, plainPlan())
 		pass(time.Minute)
 		if faults := n.Status().Faults; len(faults) > 0 || w.count("write-proof") != 1 {
 			t.Errorf("faults after %d writes: %v", w.count("write-proof"), faults)

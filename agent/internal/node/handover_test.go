@@ -49,7 +49,7 @@ func TestYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		if len(w.record()) != 1 {
 			t.Fatal("the fallback is not proven")
@@ -61,9 +61,7 @@ func TestYield(t *testing.T) {
 		testutil.Must(t, err)
 		calls := since(w.calls(), "pause")
 		slices.Sort(calls[1:])
-		if want := []string{"pause", "renew 169.254.20.11/tcp", "renew 169.254.20.11/udp"}; !slices.Equal(want, calls) {
-			t.Errorf("to the proof: %v, want %v", calls, want)
-		}
+		testutil.Equal(t, "to the proof", []string{"pause", "renew 169.254.20.11/tcp", "renew 169.254.20.11/udp"}, calls)
 		w.set(func() {
 			w.prove = func() error { return errors.New("closed") } // as the prober then is
 			w.ending = 2 * time.Minute                             // long enough to look at the proof again
@@ -71,20 +69,15 @@ func TestYield(t *testing.T) {
 		decide(true)
 		apart()
 		pass(w.ending + time.Second)
-		if len(w.record()) != 1 {
-			t.Error("the record of the fallback's proof was taken away, which is the successor's")
-		}
+		testutil.Equal(t, "records, which are the successor's", 1, len(w.record()))
 		calls = w.calls()
-		if got := calls[len(calls)-2:]; !slices.Equal([]string{"close-prober", "stop"}, got) {
-			t.Errorf("at the end: %v", calls)
-		}
+		testutil.Equal(t, "at the end", []string{"close-prober", "stop"}, calls[len(calls)-2:])
 		if w.count("withdraw") > 0 {
 			t.Errorf("leases withdrawn that are the successor's: %v", calls)
 		}
 		if _, err := n.Yield(t.Context(), other, nil); !errors.Is(err, ErrEnding) {
 			t.Errorf("a second time: %v", err)
 		}
-		end()
 	})
 }
 
@@ -93,7 +86,7 @@ func TestYieldWithoutUpstreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(2 * time.Second)
 		wantReady(t, n, "before the handover")
 		w.sharedBy(func() prober.Result {
@@ -107,7 +100,6 @@ func TestYieldWithoutUpstreams(t *testing.T) {
 			t.Errorf("calls: %v", calls)
 		}
 		decide(false)
-		end()
 	})
 }
 
@@ -124,7 +116,7 @@ func TestYieldFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.sharedBy(successor)
-				n, end := begin(t, w, plainPlan())
+				n := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.forget()
 				begun := time.Now()
@@ -139,16 +131,13 @@ func TestYieldFails(t *testing.T) {
 				if took := time.Since(begun); took > plainPlan().Terms.Lifetime-plainPlan().Terms.Renew {
 					t.Errorf("nobody read for %v", took)
 				}
-				if w.count("resume") != 1 {
-					t.Errorf("calls: %v", w.calls())
-				}
+				testutil.Equal(t, fmt.Sprintf("calls: %v", w.calls()), 1, w.count("resume"))
 				w.forget()
 				pass(time.Second)
 				if w.count("renew") < 10 || w.count("withdraw") > 0 || w.count("start") > 0 {
 					t.Errorf("it does not go on: %v", w.calls())
 				}
 				wantReady(t, n, "going on")
-				end()
 			})
 		})
 	}
@@ -159,20 +148,17 @@ func TestYieldFails(t *testing.T) {
 func TestYieldOfFewerAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		decide, err := n.Yield(t.Context(), other, nil)
 		testutil.Must(t, err)
 		calls := w.calls()
 		slices.Sort(calls[:2])
-		if want := []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "pause"}; !slices.Equal(want, calls) {
-			t.Errorf("calls: %v, want %v", calls, want)
-		}
+		testutil.Equal(t, "calls", []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "pause"}, calls)
 		decide(false)
 		pass(time.Second)
 		wantReady(t, n, "after the handover failed")
-		end()
 	})
 }
 
@@ -180,7 +166,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 func TestBesideCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		apart, err := n.AcceptSuccessor(other)
 		testutil.Must(t, err)
@@ -193,7 +179,6 @@ func TestBesideCounts(t *testing.T) {
 		if ready, why := n.Ready(); ready || w.count("renew") > 0 || !strings.Contains(why, "another agent (its-successor) answered") {
 			t.Errorf("another agent's answers are taken for ours: %q, %v", why, w.calls())
 		}
-		end()
 	})
 }
 
@@ -209,7 +194,7 @@ func TestStopWithinAHandover(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
-				n, end := begin(t, w, plainPlan())
+				n := begin(t, w, plainPlan())
 				pass(time.Second)
 				apart, err := n.AcceptSuccessor(other)
 				testutil.Must(t, err)
@@ -229,7 +214,7 @@ func TestStopWithinAHandover(t *testing.T) {
 				}()
 				w.forget()
 				begun := time.Now()
-				end()
+				w.end()
 				took := time.Since(begun)
 				<-ctx.Done()
 				if withdrawn := w.count("withdraw") > 0; withdrawn == tc.takes {
@@ -261,7 +246,7 @@ func TestInherit(t *testing.T) {
 			w.done = make(chan struct{})
 			w.drift = []string{"a newer table"}
 			from := Handover{From: "process 7", At: time.Now(), Took: "11ms"}
-			n, end := begin(t, w, plainPlan(), func(n *Node) { n.Inherit(from, tc.served) })
+			n := begin(t, w, plainPlan(), func(n *Node) { n.Inherit(from, tc.served) })
 			pass(time.Second)
 			if w.count("start") != tc.start || w.count("restart") != tc.reload || w.count("count-repair") != 0 {
 				t.Errorf("served %v: %v", tc.served, w.calls())
@@ -272,10 +257,8 @@ func TestInherit(t *testing.T) {
 			w.set(func() { w.drift = []string{"a foreign hand"} })
 			w.ticks <- struct{}{}
 			pass(time.Second)
-			if w.count("count-repair") != 1 {
-				t.Errorf("a repair is not counted: %v", w.calls())
-			}
-			end()
+			testutil.Equal(t, fmt.Sprintf("repairs counted: %v", w.calls()), 1, w.count("count-repair"))
+			w.end()
 		}
 	})
 }

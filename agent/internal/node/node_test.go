@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestOrderOfStartAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		wantReady(t, n, "after a second")
 		first := map[string]int{}
@@ -35,7 +35,7 @@ func TestOrderOfStartAndStop(t *testing.T) {
 			t.Errorf("wrong order of start: %v", w.calls())
 		}
 		w.forget()
-		end()
+		w.end()
 		want := []string{"withdraw 169.254.20.11/tcp", "withdraw 169.254.20.11/udp", "stop", "close-prober"}
 		got := w.calls()
 		slices.Sort(got[:2])
@@ -48,11 +48,10 @@ func TestLeasesDoNotWaitForPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.tending = time.Minute
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		wantReady(t, n, "while the pods' tables are repaired")
 		pass(w.tending)
-		end()
 	})
 }
 
@@ -60,7 +59,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.fails["start"] = errors.New("listen on udp 169.254.20.11:53: address in use: held by dnsmasq")
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Minute)
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed without a server")
@@ -79,7 +78,6 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		})
 		pass(12 * time.Second)
 		wantReady(t, n, "after the port came free")
-		end()
 	})
 }
 
@@ -88,7 +86,7 @@ func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		s := plainPlan()
-		_, end := begin(t, w, s)
+		begin(t, w, s)
 		pass(time.Second)
 		now := time.Duration(time.Now().UnixNano()) % s.Terms.Renew
 		pass(s.Terms.Renew - now + s.Terms.Renew/10) // just after a turn
@@ -106,14 +104,13 @@ func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 		if w.count("rules") != 1 || w.count("renew") != 0 {
 			t.Errorf("after a look: %v", w.calls())
 		}
-		end()
 	})
 }
 
 func TestDeadServerIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		w.die()
@@ -121,14 +118,13 @@ func TestDeadServerIsStartedAgain(t *testing.T) {
 		if ready, why := n.Ready(); !ready || w.count("start") != 1 {
 			t.Errorf("ready %t (%s) after %d starts", ready, why, w.count("start"))
 		}
-		end()
 	})
 }
 
 func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")}
 		var failed int
@@ -160,7 +156,6 @@ func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
 		if _, why := n.Ready(); !strings.Contains(why, "over tcp: no socket listens") {
 			t.Errorf("reason: %q", why)
 		}
-		end()
 	})
 }
 
@@ -169,13 +164,13 @@ func TestWithdrawalWithoutSwitchIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		var logs strings.Builder
-		_, end := begin(t, w, plainPlan(), func(n *Node) { n.Log = slog.New(slog.NewTextHandler(&logs, nil)) })
+		begin(t, w, plainPlan(), func(n *Node) { n.Log = slog.New(slog.NewTextHandler(&logs, nil)) })
 		pass(time.Second)
 		w.set(func() { w.fails["withdraw"] = steer.ErrNoSwitch })
 		w.answers(prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")})
 		pass(2 * time.Second)
 		withdrawals := w.count("withdraw")
-		end()
+		w.end()
 		if withdrawals == 0 || strings.Contains(logs.String(), "cannot withdraw the lease") {
 			t.Errorf("after %d withdrawals:\n%s", withdrawals, &logs)
 		}
@@ -185,7 +180,7 @@ func TestWithdrawalWithoutSwitchIsNoWarning(t *testing.T) {
 func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		w.set(func() {
@@ -199,6 +194,5 @@ func TestMissingSwitchIsMendedAtOnce(t *testing.T) {
 		w.set(func() { delete(w.fails, "renew") })
 		pass(time.Second)
 		wantReady(t, n, "again")
-		end()
 	})
 }

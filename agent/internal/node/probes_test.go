@@ -48,7 +48,7 @@ func overload(n *Node, took time.Duration) func(netip.Addr, steer.Protocol) prob
 func TestOverloadDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() { w.answer = overload(n, 300*time.Millisecond) })
 		pass(600 * time.Millisecond)
@@ -81,7 +81,6 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 		w.answers(prober.Result{Instance: self})
 		pass(500 * time.Millisecond)
 		wantReady(t, n, "a single loss after a good minute is not forgiven")
-		end()
 	})
 }
 
@@ -90,7 +89,7 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 func TestHangThatEndsIsForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.answers(prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")})
 		pass(6 * time.Second)
@@ -100,7 +99,6 @@ func TestHangThatEndsIsForgiven(t *testing.T) {
 		w.answers(prober.Result{Instance: self})
 		pass(2 * time.Second) // the rest after a loss to silence
 		wantReady(t, n, "again")
-		end()
 	})
 }
 
@@ -114,7 +112,7 @@ func TestLostProbeIsNoLostLease(t *testing.T) {
 				w := newWorld()
 				s := plainPlan()
 				s.Terms = rhythm
-				n, end := begin(t, w, s)
+				n := begin(t, w, s)
 				pass(3 * s.Terms.Renew)
 				drop := true
 				w.set(func() {
@@ -135,7 +133,6 @@ func TestLostProbeIsNoLostLease(t *testing.T) {
 				if drop || w.count("count-lost") > 0 {
 					t.Errorf("dropped %t, lost %d", !drop, w.count("count-lost"))
 				}
-				end()
 			})
 		})
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestNoLeaseBeforeAnAnswer starts a node that cannot query its upstreams, while kube-dns answers pods.
@@ -15,7 +17,7 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 		w := newWorld()
 		refused := errors.New("10.96.0.10:53 over udp: operation not permitted")
 		w.asked = func() error { return refused }
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Minute)
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed before a question was answered")
@@ -29,7 +31,6 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 		w.set(func() { w.asked = func() error { return nil } })
 		pass(3 * time.Second)
 		wantReady(t, n, "after an answer")
-		end()
 	})
 }
 
@@ -40,7 +41,7 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				w.asked = func() error { return nil }
-				n, end := begin(t, w, plainPlan())
+				n := begin(t, w, plainPlan())
 				pass(2 * time.Second)
 				if ready, why := n.Ready(); !ready {
 					t.Fatalf("not ready: %s", why)
@@ -54,9 +55,7 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 				if got := w.count("withdraw"); got != 2 {
 					t.Errorf("%d leases withdrawn, want both: %v", got, w.calls())
 				}
-				if w.count("count-lost upstream") != 2 {
-					t.Errorf("losses counted: %v", w.calls())
-				}
+				testutil.Equal(t, fmt.Sprintf("losses counted: %v", w.calls()), 2, w.count("count-lost upstream"))
 				w.forget()
 				pass(10 * time.Second)
 				if w.count("renew") > 0 {
@@ -65,7 +64,6 @@ func TestLeaseGoesWithAsking(t *testing.T) {
 				w.set(func() { w.asked = func() error { return nil } })
 				pass(5 * time.Second)
 				wantReady(t, n, "after the way is back")
-				end()
 			})
 		})
 	}
@@ -77,7 +75,7 @@ func TestOutageOfKubeDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(2 * time.Second)
 		dead := errors.New("silent")
 		w.set(func() {
@@ -103,7 +101,6 @@ func TestOutageOfKubeDNS(t *testing.T) {
 		if w.count("renew") > 0 {
 			t.Error("renewed while only pods' own addresses are answered")
 		}
-		end()
 	})
 }
 
@@ -112,7 +109,7 @@ func TestClientsAnswersCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.asked = func() error { return nil }
-		_, end := begin(t, w, plainPlan())
+		begin(t, w, plainPlan())
 		pass(2 * time.Second)
 		w.set(func() { w.asked = func() error { return errors.New("silent") } })
 		w.forget()
@@ -127,6 +124,5 @@ func TestClientsAnswersCount(t *testing.T) {
 		if w.count("withdraw") > 0 {
 			t.Errorf("withdrawn: %v", w.calls())
 		}
-		end()
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // An opted-out pod's address is exempt while the pod is there. Afterwards the next pod may have it.
@@ -15,7 +17,7 @@ func TestExemptionEnds(t *testing.T) {
 		w := newWorld()
 		first, second := netip.MustParseAddr("10.244.1.7"), netip.MustParseAddr("10.244.1.8")
 		w.optedOut = []netip.Addr{first, second}
-		_, end := begin(t, w, plainPlan())
+		begin(t, w, plainPlan())
 		round := func() { w.ticks <- struct{}{}; pass(time.Second) }
 		pass(time.Second)
 		round()
@@ -28,7 +30,6 @@ func TestExemptionEnds(t *testing.T) {
 		if w.count("unexempt") != 1 || !slices.Contains(w.calls(), "unexempt [10.244.1.7]") {
 			t.Errorf("ended exemptions: %v", w.calls())
 		}
-		end()
 	})
 }
 
@@ -36,9 +37,7 @@ func TestEachReasonIsNewsOnce(t *testing.T) {
 	l := &targetLease{}
 	for i := range 10 {
 		reason := strconv.Itoa(i)
-		if got, want := l.isNews(reason), i < 8; got != want {
-			t.Errorf("reason %s: %t, want %t", reason, got, want)
-		}
+		testutil.Equal(t, "reason "+reason, i < 8, l.isNews(reason))
 		if l.isNews("0") {
 			t.Errorf("after reason %s: the first one is news again", reason)
 		}

@@ -20,7 +20,7 @@ import (
 func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		n.Set(movedPlan(), taken(false))
@@ -39,10 +39,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 			testutil.Equal(t, "addresses of the link", []netip.Addr{steer2}, w.kept)
 		})
 		wantReady(t, n, "after the reload")
-		if w.count("count-reload true") != 1 {
-			t.Error("reload not counted")
-		}
-		end()
+		testutil.Equal(t, "reloads counted", 1, w.count("count-reload true"))
 	})
 }
 
@@ -50,7 +47,7 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 func TestReloadBesideThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		for i, changed := range []bool{false, true, false, true} {
 			n.Set(plainPlan(), taken(changed))
@@ -65,14 +62,13 @@ func TestReloadBesideThePlan(t *testing.T) {
 		if got := w.count("count-reload true"); got != 2 || w.count("restart") > 0 {
 			t.Errorf("%d reloads, want 2, and no restart: %v", got, w.calls())
 		}
-		end()
 	})
 }
 
 func TestBadReloadKeepsTheOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() { w.fails["restart"] = errors.New("Corefile:1 - Error during parsing: unknown directive") })
 		n.Set(movedPlan(), func() bool {
@@ -84,10 +80,7 @@ func TestBadReloadKeepsTheOld(t *testing.T) {
 		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Leases) != 2 {
 			t.Errorf("the old configuration is gone: %+v", s)
 		}
-		if w.count("count-reload false") != 1 {
-			t.Error("refusal not counted")
-		}
-		end()
+		testutil.Equal(t, "refusals counted", 1, w.count("count-reload false"))
 	})
 }
 
@@ -105,7 +98,7 @@ func TestLastPlanCounts(t *testing.T) {
 		w := newWorld()
 		third := movedPlan()
 		third.Terms.Lifetime += time.Second
-		n, end := begin(t, w, plainPlan(), func(n *Node) {
+		n := begin(t, w, plainPlan(), func(n *Node) {
 			n.Set(movedPlan(), taken(false))
 			n.Set(plainPlan(), taken(false))
 		})
@@ -130,7 +123,6 @@ func TestLastPlanCounts(t *testing.T) {
 		if n.plan().Terms != third.Terms || w.count("count-reload true") != 1 {
 			t.Errorf("the last plan does not run: %+v", n.plan())
 		}
-		end()
 	})
 }
 
@@ -146,7 +138,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 		t.Run(part, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
-				n, end := begin(t, w, plainPlan())
+				n := begin(t, w, plainPlan())
 				pass(time.Second)
 				w.forget()
 				w.set(func() { w.fails[part] = obstacle })
@@ -173,7 +165,6 @@ func TestReloadIsTriedAgain(t *testing.T) {
 					t.Errorf("afterwards: %+v", s)
 				}
 				wantReady(t, n, "at the end")
-				end()
 			})
 		})
 	}
@@ -183,8 +174,7 @@ func TestReloadIsTriedAgain(t *testing.T) {
 func TestRollbackIsNoRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
-		defer end()
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.set(func() {
 			w.fails["restart"] = errors.New("Corefile:1 - Error during parsing: unknown directive")

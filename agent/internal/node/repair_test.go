@@ -14,7 +14,7 @@ import (
 func TestRepairsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		undo := func() {
@@ -45,14 +45,13 @@ func TestRepairsAreBounded(t *testing.T) {
 		}
 		pass(backoff.Window + slowCheck + backoff.Last)
 		testutil.Equal(t, "the fault outlives the flapping", "", n.Status().Faults["rules"])
-		end()
 	})
 }
 
 func TestReloadIsNoFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n, end := begin(t, w, plainPlan())
+		n := begin(t, w, plainPlan())
 		pass(time.Second)
 		w.forget()
 		for i := range 3 * backoff.Limit {
@@ -65,6 +64,5 @@ func TestReloadIsNoFlapping(t *testing.T) {
 		if s := n.Status(); len(s.Faults) > 0 || len(s.Repairs) > 0 {
 			t.Errorf("reloads are taken for repairs: faults %v, repairs %v", s.Faults, s.Repairs)
 		}
-		end()
 	})
 }

@@ -53,6 +53,7 @@ type world struct {
 	ticks   chan struct{}
 	watches atomic.Int32 // that go on
 	done    chan struct{}
+	end     func()
 	ending  time.Duration // what the server's stop takes
 	tending time.Duration // what a repair of the pods' tables takes
 	asked   func() error  // the result of a query to the upstreams; nil: leases do not depend on it
@@ -348,8 +349,8 @@ func plainPlan() plan.Plan {
 	return s
 }
 
-// begin runs a node over w in the calling bubble and returns it with a function that ends it.
-func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, func()) {
+// begin runs a node over w in the calling bubble. w.end ends it, at the end of the test at the latest.
+func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) *Node {
 	t.Helper()
 	n := New(self, s, Parts{
 		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: w.ensureFirewall,
@@ -366,15 +367,15 @@ func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, f
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	return n, func() {
+	w.end = sync.OnceFunc(func() {
 		t.Helper()
 		cancel()
 		testutil.Check(t, <-done, "run")
-		if n := w.watches.Load(); n > 0 {
-			t.Errorf("%d watches go on after the node's end", n)
-		}
+		testutil.Equal(t, "watches after the node's end", 0, w.watches.Load())
 		synctest.Wait()
-	}
+	})
+	t.Cleanup(w.end)
+	return n
 }
 
 // answers has every probe end with r from here on.

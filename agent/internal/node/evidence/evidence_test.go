@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -189,9 +190,7 @@ func TestEvidence(t *testing.T) {
 		if got := strings.Count(logged.String(), "level=WARN"); got != 1 || !strings.Contains(logged.String(), "pod=default/web") {
 			t.Errorf("logged %d times:\n%s", got, logged)
 		}
-		if k.suspects[other] != (time.Time{}) {
-			t.Error("the other one too")
-		}
+		testutil.Equal(t, "the other one", time.Time{}, k.suspects[other])
 
 		queries(k, int(podstate.Rarely/time.Second)+2, false)
 		if len(e.Bypassed()) != 0 || !strings.Contains(logged.String(), "bypass ended") {
@@ -256,13 +255,9 @@ func TestEvidenceOfAnUnknownPod(t *testing.T) {
 		if lost := k.unheard[steer.UDP]; lost < 4 || lost > 10 {
 			t.Errorf("an hour of a lasting policy costs %d queries", lost)
 		}
-		if steps := slices.Compact(slices.Clone(k.steps)); !slices.Equal(steps, []int{0, 1, 2, 3}) {
-			t.Errorf("holds %v", k.steps)
-		}
+		testutil.Equal(t, "holds", []int{0, 1, 2, 3}, slices.Compact(slices.Clone(k.steps)))
 		queries(k, int(steer.Hold(steer.HoldSteps-1)/time.Second)+2, false)
-		if len(e.Bypassed()) != 0 {
-			t.Errorf("did not come back: %+v", e.Bypassed())
-		}
+		testutil.Equal(t, fmt.Sprintf("still bypassed: %+v", e.Bypassed()), 0, len(e.Bypassed()))
 		stop()
 	})
 }
@@ -280,9 +275,7 @@ func TestEvidenceWithoutASwitch(t *testing.T) {
 		}
 		k.fail(nil)
 		queries(k, 3, true)
-		if len(e.Bypassed()) != 1 {
-			t.Errorf("not held afterwards: %+v", e.Bypassed())
-		}
+		testutil.Equal(t, fmt.Sprintf("not held afterwards: %+v", e.Bypassed()), 1, len(e.Bypassed()))
 		stop()
 	})
 }
@@ -313,7 +306,5 @@ func TestCollector(t *testing.T) {
 	e := New(slog.New(slog.DiscardHandler), newKernel(), newKernel(), newKernel())
 	e.judge.bypassed = map[steer.Client]bypass{pod: {}, other: {}}
 	want := map[string]float64{"ipv4 udp": 1, "ipv4 tcp": 0, "ipv6 udp": 0, "ipv6 tcp": 1}
-	if got := gauges(t, e); !maps.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	testutil.Equal(t, "gauges", want, gauges(t, e))
 }

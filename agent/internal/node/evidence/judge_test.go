@@ -129,14 +129,7 @@ func TestJudge(t *testing.T) {
 				}
 				got = append(got, dropped...)
 			}
-			if len(got) != len(c.want) {
-				t.Fatalf("verdicts %v, want %v", got, c.want)
-			}
-			for i := range got {
-				if got[i] != c.want[i] {
-					t.Errorf("verdict %d: %v, want %v", i, got[i], c.want[i])
-				}
-			}
+			testutil.Equal(t, "verdicts", c.want, got)
 			testutil.Equal(t, "again", c.again, again)
 		})
 	}
@@ -169,7 +162,5 @@ func TestJudgeForgets(t *testing.T) {
 		t.Fatalf("not remembered: %v", j.firstDropped)
 	}
 	j.findDropped(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
-	if len(j.firstDropped) != 0 {
-		t.Errorf("not forgotten: %v", j.firstDropped)
-	}
+	testutil.Equal(t, "drops that are still remembered", 0, len(j.firstDropped))
 }

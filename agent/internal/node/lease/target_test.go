@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -46,9 +47,7 @@ func TestProbes(t *testing.T) {
 
 func TestRest(t *testing.T) {
 	for losses, want := range []time.Duration{0, 0, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute} {
-		if got := restAfter(losses); got != want {
-			t.Errorf("after %d losses a rest of %s, want %s", losses, got, want)
-		}
+		testutil.Equal(t, fmt.Sprintf("rest after %d losses", losses), want, restAfter(losses))
 	}
 	testutil.Equal(t, "rest after many losses", restMax, restAfter(1000))
 }

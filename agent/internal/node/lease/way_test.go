@@ -1,9 +1,12 @@
 package lease
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestTransitions walks every state with every event, before and after what the state waits for is due.
@@ -45,9 +48,7 @@ func TestTransitions(t *testing.T) {
 			if tc.due {
 				w.until, w.since, w.inARow = now, now.Add(-unservedLimit), answersInARow-1
 			}
-			if got := w.Next(rounds[name], now).State; got != want {
-				t.Errorf("state %d, due %t, %s: state %d, want %d", tc.from, tc.due, name, got, want)
-			}
+			testutil.Equal(t, fmt.Sprintf("state %d, due %t, %s", tc.from, tc.due, name), want, w.Next(rounds[name], now).State)
 		}
 	}
 }

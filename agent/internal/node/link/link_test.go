@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -73,16 +72,23 @@ func assertBoth(t *testing.T, ns *testutil.NetNS, cfg Config) {
 	}
 }
 
+// The link is a dummy wherever the kernel can make one.
 func TestEnsureMakesLink(t *testing.T) {
 	ns, cfg := host(t)
+	want := kindDummy
+	if _, err := ns.TryRun("", "ip", "link", "add", "probe", "type", "dummy"); err != nil {
+		want = kindBridge
+	}
 	done, err := Ensure(cfg)
 	testutil.Must(t, err)
 	const added = ", added 169.254.20.10, added 169.254.20.11, added fd00:90de:d95::a, added fd00:90de:d95::b"
-	kind, _, _ := strings.Cut(done, ", ")
-	if kind != "created "+kindDummy && kind != "created "+kindBridge || !strings.HasSuffix(done, added) {
-		t.Errorf("changes: %s", done)
+	if kind, _, _ := strings.Cut(done, ", "); kind != "created "+want || !strings.HasSuffix(done, added) {
+		t.Errorf("changes %q, want a %s", done, want)
 	}
 	assertBoth(t, ns, cfg)
+	if shown := ns.Run("ip", "-d", "link", "show", name); !strings.Contains(shown, " "+want+" ") {
+		t.Errorf("want a %s:\n%s", want, shown)
+	}
 }
 
 func TestEnsureRepairs(t *testing.T) {
@@ -235,14 +241,12 @@ func TestForeignLinkOfOurName(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ns, cfg := host(t)
 			c.make(ns)
-			before := ns.Run("ip", "link", "show", "dev", name) + ns.Run("ip", "-4", "addr", "show", "dev", name)
-			if _, err := Ensure(cfg); err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("Ensure: error %v, want %q", err, c.says)
-			}
+			show := []string{"sh", "-c", "ip link show dev " + name + "; ip -4 addr show dev " + name}
+			before := ns.Run(show...)
+			_, err := Ensure(cfg)
+			testutil.WantError(t, err, c.says, "Ensure")
 			testutil.WantError(t, Remove(cfg), c.says, "Remove")
-			if after := ns.Run("ip", "link", "show", "dev", name) + ns.Run("ip", "-4", "addr", "show", "dev", name); after != before {
-				t.Errorf("the foreign link was changed:\n%s", cmp.Diff(before, after))
-			}
+			testutil.Equal(t, "the foreign link", before, ns.Run(show...))
 		})
 	}
 }
@@ -255,9 +259,7 @@ func TestRemove(t *testing.T) {
 	for range 2 {
 		testutil.Must(t, Remove(cfg))
 	}
-	if after := ns.Run("ip", "addr"); after != before {
-		t.Errorf("residue:\n%s", cmp.Diff(before, after))
-	}
+	testutil.Equal(t, "residue", before, ns.Run("ip", "addr"))
 }
 
 // On a node whose pod routes lead to veths without addresses (Calico, the AWS VPC CNI), none of our addresses may become the source of the
@@ -267,11 +269,8 @@ func TestNeverASource(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			ns, cfg := host(t)
 			pod, out := testutil.NewNS(t, "pod"), testutil.NewNS(t, "out")
-			ensure := func() {
-				mustEnsure(t, cfg)
-			}
 			if order == "ours first" {
-				ensure()
+				mustEnsure(t, cfg)
 			}
 			testutil.VethPair(t, ns, "eth0", out, "eth0")
 			testutil.VethPair(t, ns, "cali1", pod, "eth0")
@@ -286,7 +285,7 @@ func TestNeverASource(t *testing.T) {
 			ns.Run("ip", "route", "add", "10.244.0.5/32", "dev", "cali1", "scope", "link")
 			ns.Run("ip", "-6", "route", "add", "fd00:10:244::5/128", "dev", "cali1")
 			if order == "ours last" {
-				ensure()
+				mustEnsure(t, cfg)
 			}
 			for dst, src := range map[string]string{"10.244.0.5": "192.0.2.5", "fd00:10:244::5": "2001:db8::5"} {
 				if got := ns.Run("ip", "route", "get", dst); !strings.Contains(got, " src "+src+" ") {
@@ -306,9 +305,7 @@ func TestNeverASource(t *testing.T) {
 func TestWatch(t *testing.T) {
 	ns, cfg := host(t)
 	for what, change := range map[string]func(){
-		"made": func() {
-			mustEnsure(t, cfg)
-		},
+		"made":         func() { mustEnsure(t, cfg) },
 		"IPv4 address": func() { ns.Run("ip", "addr", "del", "169.254.20.11/32", "dev", name) },
 		"IPv6 address": func() { ns.Run("ip", "addr", "del", "fd00:90de:d95::b/128", "dev", name) },
 		"down":         func() { ns.Run("ip", "link", "set", name, "down") },
@@ -334,21 +331,5 @@ func TestWatch(t *testing.T) {
 		cancel()
 		for range ticks { //nolint:revive // until it is closed
 		}
-	}
-}
-
-// The link is a dummy wherever the kernel can make one.
-func TestKindIsTheKernels(t *testing.T) {
-	ns, cfg := host(t)
-	want := kindDummy
-	if _, err := ns.TryRun("", "ip", "link", "add", "probe", "type", "dummy"); err != nil {
-		want = kindBridge
-	}
-	done, err := Ensure(cfg)
-	if err != nil || !strings.HasPrefix(done, "created "+want) {
-		t.Errorf("changes %q (%v), want a %s", done, err, want)
-	}
-	if shown := ns.Run("ip", "-d", "link", "show", name); !strings.Contains(shown, " "+want+" ") {
-		t.Errorf("want a %s:\n%s", want, shown)
 	}
 }

@@ -55,9 +55,7 @@ func TestOneDescription(t *testing.T) {
 		testutil.Must(t, err)
 	}
 	for by, want := range describes {
-		if made[by] != want {
-			t.Errorf("%s makes %d, want %d", by, made[by], want)
-		}
+		testutil.Equal(t, by+" makes", want, made[by])
 	}
 }
 

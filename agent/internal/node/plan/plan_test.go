@@ -210,9 +210,7 @@ func TestBeside(t *testing.T) {
 			Locals: []steer.Local{{Address: netip.MustParseAddr("169.254.20.10"), ClusterDNS: netip.MustParseAddr("10.96.0.10")}}}
 	}
 	got := fmt.Sprint(at("169.254.20.12").WithAddressesOf(at("169.254.20.11")).Addresses())
-	if want := "[169.254.20.10 169.254.20.12 169.254.20.11]"; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	testutil.Equal(t, "order", "[169.254.20.10 169.254.20.12 169.254.20.11]", got)
 }
 
 func addrs(texts ...string) (out []netip.Addr) {

@@ -1,7 +1,6 @@
 package prober
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/steer"
@@ -23,8 +22,5 @@ func TestProbesLeaveNoSockets(t *testing.T) {
 }
 
 func noTCP(list string) error {
-	if list != "" {
-		return errors.New("TCP sockets left:\n" + list)
-	}
-	return nil
+	return testutil.ErrorIf(list != "", "TCP sockets left:\n%s", list)
 }

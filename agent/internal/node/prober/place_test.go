@@ -90,9 +90,8 @@ func TestPredecessorsLinkIsReplaced(t *testing.T) {
 func TestForeignLinkOfProbersName(t *testing.T) {
 	n := newNode(t, testutil.Options{})
 	n.Host.Bridge(steer.ProberInterface)
-	if _, err := New(n.config()); err == nil || !strings.Contains(err.Error(), "is a bridge of another program") {
-		t.Errorf("error %v", err)
-	}
+	_, err := New(n.config())
+	testutil.WantError(t, err, "is a bridge of another program")
 	if !hasLink(n.Host) {
 		t.Error("the foreign link was deleted")
 	}

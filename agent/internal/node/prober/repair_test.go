@@ -1,7 +1,6 @@
 package prober
 
 import (
-	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -17,9 +16,7 @@ func (p *Prober) output(t testing.TB, args ...string) string {
 	var out []byte
 	var err error
 	p.netns.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
-	if err != nil {
-		t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
-	}
+	testutil.Check(t, err, strings.Join(args, " "), string(out))
 	return string(out)
 }
 
@@ -76,10 +73,7 @@ func TestEnsureUnchangedIsSilent(t *testing.T) {
 		testutil.Eventually(t, func() error {
 			n.Host.Run("ip", "link", "add", name, "type", "bridge")
 			n.Host.DelLink(name)
-			if !strings.Contains(monitor.Output(), name) {
-				return errors.New("the monitor is silent")
-			}
-			return nil
+			return testutil.ErrorIf(!strings.Contains(monitor.Output(), name), "the monitor is silent")
 		})
 	}
 	marker("before")
@@ -89,9 +83,7 @@ func TestEnsureUnchangedIsSilent(t *testing.T) {
 		testutil.Must(t, err)
 	}
 	marker("after")
-	if after := strings.Count(monitor.Output(), steer.ProberInterface); after != before {
-		t.Errorf("events: %s", monitor.Output())
-	}
+	testutil.Equal(t, "events: "+monitor.Output(), before, strings.Count(monitor.Output(), steer.ProberInterface))
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
