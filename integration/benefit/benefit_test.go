@@ -76,9 +76,7 @@ func TestRenderOfABusyMachine(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0.00 ms", 83 * time.Microsecond: "0.08 ms", 1340 * time.Microsecond: "1.3 ms", 12 * time.Millisecond: "12 ms", 5 * time.Second: "5.0 s"} {
-		if got := duration(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
+		testutil.Equal(t, fmt.Sprintf("%v", d), want, duration(d))
 	}
 	for d, want := range map[time.Duration]float64{0: 0, 10 * time.Microsecond: 0, 10 * time.Millisecond: 0.5, 10 * time.Second: 1, time.Hour: 1} {
 		if got := along(d); got < want-1e-9 || got > want+1e-9 {
@@ -94,18 +92,14 @@ func TestParseStats(t *testing.T) {
 	const text = `cpu=0 found=3 invalid=0 insert=0 insert_failed=7 drop=1 early_drop=0 error=0 search_restart=4 clash_resolve=40 chaintoolong=0
 cpu=1 found=0 invalid=0 insert=0 insert_failed=2 drop=1 early_drop=0 error=0 search_restart=0 clash_resolve=2 chaintoolong=0
 `
-	if d := cmp.Diff(tracking{Lost: 9, Clashed: 42}, parseStats(text)); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "statistics", tracking{Lost: 9, Clashed: 42}, parseStats(text))
 }
 
 // A missed lookup is the slowest of all.
 func TestJudge(t *testing.T) {
 	b := &load.Book{Stream: load.Stream{Rate: 1000}, Outcomes: "ccdlfwc", Took: ms(4, 1, 2, 0, 1, 1, 3)}
 	want := round{Lookups: 7, Missed: 3, Times: ms(4, 5000, 5000, 5000, 5000, 5000)}
-	if d := cmp.Diff(want, judge(b)); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "verdicts", want, judge(b))
 	if got := at(nil, 0.5); got != 0 {
 		t.Error(got)
 	}
@@ -118,9 +112,7 @@ func TestSumUp(t *testing.T) {
 		{Lookups: 10, Missed: 1, Times: times(2), Entries: 4, Clashed: 3},
 	})
 	want := summed{round: round{Lookups: 10, Missed: 1, Times: times(2), Entries: 4, Late: time.Second}, Worst: 5, All: 30}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(summed{})); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "sums", want, got, cmp.AllowUnexported(summed{}))
 }
 
 func TestOptions(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -29,9 +27,7 @@ func TestReadReport(t *testing.T) {
 		{Name: cluster, Outcome: Passed},
 		{Name: gce, Outcome: Skipped, Reason: "Only supported for providers [gce] (not local)"},
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "results", want, got)
 }
 
 func TestReadReportRefused(t *testing.T) {
@@ -44,9 +40,7 @@ func TestReadReportRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ReadReport(strings.NewReader(c.text))
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
+			testutil.WantError(t, err, c.want)
 		})
 	}
 }
@@ -60,9 +54,7 @@ func TestReasonIsShort(t *testing.T) {
 }
 
 func FuzzReadReport(f *testing.F) {
-	seed, err := os.ReadFile("testdata/report.xml")
-	testutil.Must(f, err)
-	f.Add(string(seed))
+	f.Add(testutil.ReadFile(f, "testdata/report.xml"))
 	f.Add(`<testsuites><testsuite><testcase name="[It] []" status="skipped"><skipped message=""/></testcase></testsuite></testsuites>`)
 	f.Fuzz(func(t *testing.T, text string) {
 		tests, err := ReadReport(strings.NewReader(text))
@@ -114,17 +106,14 @@ func TestResult(t *testing.T) {
 	for _, c := range r.Columns {
 		order = append(order, c.Proxy+" "+string(c.On))
 	}
-	if d := cmp.Diff([]string{"iptables bare", "iptables neardns", "iptables killed", "nftables bare", "nftables neardns"}, order); d != "" {
-		t.Error(d)
-	}
+	want := []string{"iptables bare", "iptables neardns", "iptables killed", "nftables bare", "nftables neardns"}
+	testutil.Equal(t, "order of the columns", want, order)
 	if r.Columns[0].Seconds != 60 || len(r.Columns[0].Tests) != 3 {
 		t.Errorf("the second run of its kind is not the one that is kept: %+v", r.Columns[0])
 	}
 	back, err := Parse([]byte(r.String()))
 	testutil.Must(t, err)
-	if d := cmp.Diff(r, back); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "written and read", r, back)
 	if _, err := Parse([]byte(`{"kubernetes": "v1", "more": 1}`)); err == nil {
 		t.Error("a key that is not known is taken")
 	}
@@ -162,9 +151,7 @@ func TestFaults(t *testing.T) {
 			[]string{"ipvs, killed: there is no run on the bare node to compare with"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(c.want, result().With("v1.36.2", c.column).Faults()); d != "" {
-				t.Error(d)
-			}
+			testutil.Equal(t, "faults", c.want, result().With("v1.36.2", c.column).Faults())
 		})
 	}
 }
@@ -195,9 +182,7 @@ func TestPage(t *testing.T) {
 
 more
 `
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	testutil.Equal(t, "page", want, got)
 	if again, err := r.Page(got); again != got || err != nil {
 		t.Errorf("drawn twice it is another page: %v", err)
 	}

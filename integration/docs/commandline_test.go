@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Every program of a node helps with exit code 0 wherever --help stands, and meets a wrong word, flag, value or file with an exit code
@@ -19,9 +20,7 @@ func TestHelpAndExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"

@@ -137,9 +137,8 @@ func checkCommands(t *testing.T, bin string, b block) {
 		}
 		for _, w := range words[1:] {
 			if regexp.MustCompile(`^(conf|fleet|install|integration)/[\w./-]+$`).MatchString(w) {
-				if _, err := os.Stat(filepath.Join(root, w)); err != nil {
-					t.Errorf("%s: %v", b, err)
-				}
+				_, err := os.Stat(filepath.Join(root, w))
+				testutil.Check(t, err, b.String())
 			}
 		}
 	}
@@ -202,9 +201,8 @@ func checkYAML(t *testing.T, bin string, b block) {
 	}
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	testutil.Must(t, os.WriteFile(file, []byte(b.text), 0o600))
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "show", "--config", file).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v: %s", b, err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "show", "--config", file).CombinedOutput()
+	testutil.Check(t, err, b.String(), string(out))
 }
 
 // checkJSON validates conflists, and single entries inside a list of their own.
@@ -223,9 +221,8 @@ func checkJSON(t *testing.T, bin string, b block) {
 	}
 	file := filepath.Join(t.TempDir(), "10-pods.conflist")
 	testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns"), "validate", file).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v: %s", b, err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns"), "validate", file).CombinedOutput()
+	testutil.Check(t, err, b.String(), string(out))
 }
 
 // checkCorefile has the agent check a Corefile where it is a whole one; the plugins' own lines are held by their tests.
@@ -240,7 +237,6 @@ func checkCorefile(t *testing.T, bin string, b block) {
 	for path, text := range map[string]string{core: b.text, file: conf} {
 		testutil.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	if out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "check", "--config", file).CombinedOutput(); err != nil {
-		t.Errorf("%s: %v: %s", b, err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "neardns-agent"), "config", "check", "--config", file).CombinedOutput()
+	testutil.Check(t, err, b.String(), string(out))
 }

@@ -274,7 +274,5 @@ func TestDecisions(t *testing.T) {
 			got = append(got, strings.TrimSuffix(line, "\n"))
 		}
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("docs/decisions/README.md's index of decisions (-want +got):\n%s", d)
-	}
+	testutil.Equal(t, "docs/decisions/README.md's index of decisions", want, got)
 }

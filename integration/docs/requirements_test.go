@@ -33,9 +33,8 @@ func TestNamedTests(t *testing.T) {
 			}
 		}
 		for _, test := range cited.InText(text) {
-			if _, err := cited.Find(root, test); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			_, err := cited.Find(root, test)
+			testutil.Check(t, err, name)
 		}
 	}
 }
@@ -77,9 +76,7 @@ func TestRequirements(t *testing.T) {
 			t.Errorf("row %s: %q is no verdict", name, verdict)
 		}
 	}
-	if want := map[string]int{"K": 52, "D": 24, "R": 23, "C": 17, "P": 37, "Z": 53}; !maps.Equal(want, last) {
-		t.Errorf("the last rows are %v, want %v", last, want)
-	}
+	testutil.Equal(t, "the last rows", map[string]int{"K": 52, "D": 24, "R": 23, "C": 17, "P": 37, "Z": 53}, last)
 	if bare := regexp.MustCompile("`(Test|Fuzz)[A-Z]\\w*`").FindAllString(page, -1); len(bare) > 0 {
 		t.Errorf("%s names tests without their folders: %v", requirements, bare)
 	}
@@ -142,9 +139,8 @@ func TestTree(t *testing.T) {
 		names = append(names, top[1])
 	}
 	for _, name := range names {
-		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
-			t.Error(err)
-		}
+		_, err := os.Stat(filepath.Join(root, name))
+		testutil.Check(t, err)
 	}
 }
 
@@ -212,9 +208,9 @@ func TestStale(t *testing.T) {
 	}
 	put := func(name, text string) {
 		t.Helper()
-		testutil.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
-		testutil.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		testutil.WriteFile(t, filepath.Join(dir, name), text)
 	}
+	page := func() string { return testutil.ReadFile(t, filepath.Join(dir, "page.md")) }
 	run("git", "init", "-q")
 	for i, path := range []string{"agent/a", "other/b", "agent/c"} {
 		put(path, path)
@@ -229,9 +225,8 @@ func TestStale(t *testing.T) {
 			t.Errorf("after %s: not %s: %s", path, state, out)
 		}
 		run(script, "-mark")
-		page, err := os.ReadFile(filepath.Join(dir, "page.md"))
-		if text := string(page); err != nil || !strings.Contains(text, ": "+state) || strings.Contains(text, "Old") {
-			t.Errorf("after %s the page has %q, want %s: %v", path, page, state, err)
+		if text := page(); !strings.Contains(text, ": "+state) || strings.Contains(text, "Old") {
+			t.Errorf("after %s the page has %q, want %s", path, text, state)
 		}
 	}
 	recorded := func(target string) string {
@@ -257,15 +252,15 @@ func TestStale(t *testing.T) {
 	if out := run(script); !strings.Contains(out, "; current: ") {
 		t.Errorf("the commit of a run's own result makes it stale: %s", out)
 	}
-	if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), head+": current") {
-		t.Errorf("the page has %s: %v", page, err)
+	if text := page(); !strings.Contains(text, head+": current") {
+		t.Errorf("the page has %s", text)
 	}
 	first := strings.TrimSpace(run("git", "rev-list", "--max-parents=0", "HEAD"))
 	put("integration/compat/results/a.json", `[{"commit":"`+head+`"}, {"commit":"`+first+`"}, {"commit":"`+head+`"}]`)
 	put(".ci/lanes.txt", "make x | "+head+" | passed | agent | page.md:a\n")
 	run(script, "-mark")
-	if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), first+": stale") {
-		t.Errorf("a table of which a cell was tested at %s has a page with %s: %v", first, page, err)
+	if text := page(); !strings.Contains(text, first+": stale") {
+		t.Errorf("a table of which a cell was tested at %s has a page with %s", first, text)
 	}
 	run("git", "checkout", "-q", ".ci/lanes.txt")
 	run("git", "clone", "-q", "--depth=1", "file://"+dir, shallow)

@@ -54,9 +54,7 @@ func TestPush(t *testing.T) {
 func TestPushRefuses(t *testing.T) {
 	r := release{version: "v0.1.0", out: t.TempDir(), log: slog.New(slog.DiscardHandler)}
 	for to, want := range map[string]string{"https://registry.example": "without a scheme", "registry.example/dns": "make release VERSION=v0.1.0"} {
-		if err := r.run(t.Context(), nil, to, false); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want %q", to, err, want)
-		}
+		testutil.WantError(t, r.run(t.Context(), nil, to, false), want, to)
 	}
 }
 
@@ -82,8 +80,7 @@ func writeLayout(t *testing.T, i image) string {
 		text, err := json.Marshal(v)
 		testutil.Must(t, err)
 		sum := fmt.Sprintf("%x", sha256.Sum256(text))
-		testutil.Must(t, os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755))
-		testutil.Must(t, os.WriteFile(filepath.Join(dir, "blobs/sha256", sum), text, 0o644))
+		testutil.WriteFile(t, filepath.Join(dir, "blobs/sha256", sum), string(text))
 		return map[string]any{"mediaType": mediaType, "digest": "sha256:" + sum, "size": len(text)}
 	}
 	const oci = "application/vnd.oci.image."

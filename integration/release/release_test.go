@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -26,9 +24,7 @@ func TestVersion(t *testing.T) {
 		"v0.1.0": true, "v1.20.3": true, "v0.2.0-rc.1": true,
 		"": false, "0.1.0": false, "v0.1": false, "v01.0.0": false, "v1.0.0+dirty": false, "v1.0.0\n": false, "latest": false, "v1.0.0-": false,
 	} {
-		if version.MatchString(text) != good {
-			t.Errorf("%q: %v, want %v", text, !good, good)
-		}
+		testutil.Equal(t, text, good, version.MatchString(text))
 	}
 }
 
@@ -60,9 +56,7 @@ func TestClone(t *testing.T) {
 	if tag, err := command(t.Context(), r.src, nil, "git", "describe", "--exact-match", "--tags"); err != nil || tag != "v0.1.0" {
 		t.Errorf("tag %q, error %v", tag, err)
 	}
-	if tags := git("tag"); tags != "" {
-		t.Errorf("the repository got tag %s", tags)
-	}
+	testutil.Equal(t, "tags of the repository", "", git("tag"))
 	if want := git("log", "-1", "--format=%ct"); strconv.FormatInt(r.clock, 10) != want {
 		t.Errorf("the time is %d, the commit's is %s", r.clock, want)
 	}
@@ -97,9 +91,7 @@ func TestRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v does not say %q", err, test.want)
 			}
-			if after := listed(t, "."); after != before {
-				t.Errorf("it changed the folder:\n%s\n%s", before, after)
-			}
+			testutil.Equal(t, "it changed the folder", before, listed(t, "."))
 		})
 	}
 }
@@ -148,9 +140,7 @@ func TestPack(t *testing.T) {
 		testutil.Must(t, err)
 		got = append(got, h.Name+" "+h.FileInfo().Mode().String())
 	}
-	if want := []string{"x/program -rwxr-xr-x", "x/text -rw-r--r--"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	testutil.Equal(t, "archive", []string{"x/program -rwxr-xr-x", "x/text -rw-r--r--"}, got)
 }
 
 // sha256sum itself reads the list.
@@ -199,13 +189,10 @@ func TestBOM(t *testing.T) {
 		{"neardns", "go1.26.8", []string{"example.org/a@v1.0.0", "example.org/b@v1.0.0"}},
 		{"neardns-agent", "go1.26.8", []string{"example.org/a@v1.0.0"}},
 	}, []debian{{"iptables", "1:1.8.9-2", "amd64"}, {"iptables", "1:1.8.9-2", "arm64"}})
-	want, err := os.ReadFile("testdata/bom.json")
-	testutil.Must(t, err)
+	want := testutil.ReadFile(t, "testdata/bom.json")
 	var got bytes.Buffer
 	testutil.Must(t, b.write(&got))
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("the list differs from the library's (-library +ours):\n%s", diff)
-	}
+	testutil.Equal(t, "the list differs from the library's (-library +ours)", want, got.String())
 }
 
 func TestInstalled(t *testing.T) {
@@ -229,9 +216,7 @@ func TestLicenceFile(t *testing.T) {
 		"LICENSE": true, "LICENSE.txt": true, "License.md": true, "LICENCE": true, "COPYING": true, "NOTICE": true, "LICENSE-APACHE-2.0.txt": true,
 		"README.md": false, "license_test.go": false, "licenses": false,
 	} {
-		if licenceFile.MatchString(name) != want {
-			t.Errorf("%s: %v", name, !want)
-		}
+		testutil.Equal(t, name, want, licenceFile.MatchString(name))
 	}
 }
 

@@ -1,12 +1,8 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -21,8 +17,7 @@ func TestCited(t *testing.T) {
 			"func TestSkipped(t *testing.T) {}\nfunc TestNever(t *testing.T) {}\n",
 		"a/timed_test.go": "//go:build timing\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
 	} {
-		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o700))
-		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
+		testutil.WriteFile(t, name, text)
 	}
 	const module = "example.com/owner/repository/"
 	for name, tc := range map[string]struct {
@@ -47,9 +42,7 @@ func TestCited(t *testing.T) {
 			}
 			tests, err := citedTests(tc.o, []string{module + "a"})
 			testutil.Must(t, err)
-			if d := cmp.Diff(tc.want, r.missing(tests)); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			testutil.Equal(t, "missing", tc.want, r.missing(tests))
 			if ok, err := r.closeCited(tc.o, nil, []string{module + "a"}); ok != tc.ok || err != nil {
 				t.Errorf("passes: %v, %v, want %v\n%s", ok, err, tc.ok, out.String())
 			}

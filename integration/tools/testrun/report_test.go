@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -29,9 +27,7 @@ func TestLongest(t *testing.T) {
 	}
 	r.longest(2)
 	r.longest(0)
-	if want := "long     p TestB (10.0s)\nlong     p TestA (3.0s)\n"; out.String() != want {
-		t.Errorf("got\n%s, want\n%s", out.String(), want)
-	}
+	testutil.Equal(t, "report", "long     p TestB (10.0s)\nlong     p TestA (3.0s)\n", out.String())
 }
 
 // printed is what `go test -json` prints of package p. A test ends by its last word; an output stands in quotes.
@@ -118,12 +114,8 @@ func TestReport(t *testing.T) {
 			if tc.allowed != "" {
 				allowed = append(allowed, regexp.MustCompile(tc.allowed))
 			}
-			if ok := r.close(allowed, tc.ci); ok != tc.ok {
-				t.Errorf("ok is %v, want %v", ok, tc.ok)
-			}
-			if d := cmp.Diff(tc.want, strings.Split(strings.TrimRight(out.String(), "\n"), "\n")); d != "" {
-				t.Errorf("report (-want +got):\n%s", d)
-			}
+			testutil.Equal(t, "ok", tc.ok, r.close(allowed, tc.ci))
+			testutil.Equal(t, "report", tc.want, strings.Split(strings.TrimRight(out.String(), "\n"), "\n"))
 		})
 	}
 }
@@ -192,9 +184,8 @@ func TestReadAllowed(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	testutil.Must(t, os.WriteFile(file, []byte("ok\n(\n"), 0o600))
-	if _, err := readAllowed(file); err == nil || !strings.Contains(err.Error(), "skips:2: ") {
-		t.Errorf("%v, want an error that names line 2", err)
-	}
+	_, err = readAllowed(file)
+	testutil.WantError(t, err, "skips:2: ")
 }
 
 // A quarantined test is named and does not decide; one that ends its whole package does.

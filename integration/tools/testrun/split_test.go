@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,8 +41,7 @@ func BenchmarkNone(b *testing.B) { b.Fatal("no test") }
 		"broken/p_test.go": "package p\n\nvar a = oh\n",
 		"other/p_test.go":  "package p\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) {}\n",
 	} {
-		testutil.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
-		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
+		testutil.WriteFile(t, name, text)
 	}
 	o := options{parallel: 1, shards: 3, timeout: time.Minute, split: folders{"p", "nowhere", "leaks", "broken"}, stopwatch: func() func() time.Duration { return func() time.Duration { return 0 } }}
 	o.packages = []string{"./..."}
