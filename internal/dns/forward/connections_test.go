@@ -2,17 +2,13 @@ package forward
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -21,8 +17,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // All pooled sockets lead to an endpoint that is gone and sends no error, as with conntrack: the second try uses a new socket.
@@ -219,15 +213,18 @@ func TestNoTCP(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	web := httptest.NewTLSServer(nil) // for its certificate, of example.com
+	web.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(web.Certificate())
 	synctest.Test(t, func(t *testing.T) {
-		cert, roots := certificate(t, "dns.example")
 		f := newFake(t, 0, answersAs("secure"))
 		f.host.accept = func(c *end) {
-			f.serveStream(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
+			f.serveStream(tls.Server(c, &tls.Config{Certificates: web.TLS.Certificates, MinVersion: tls.VersionTLS12}))
 		}
 		host, port, _ := net.SplitHostPort(f.addr)
 		trust := func(a *Block) { a.servers.roots = roots }
-		b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
+		b := serve(t, trust, "tls://"+host+"%example.com:"+port)
 		b.want("udp", "a.example.", "secure", 0, time.Second)
 		b.want("udp", "b.example.", "secure", 0, quick)
 		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the queries, one for loop detection
@@ -243,21 +240,6 @@ func TestTLS(t *testing.T) {
 			t.Errorf("without TLS: %s, and %d questions in the clear", got, plain.asked[0].Load())
 		}
 	})
-}
-
-func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testutil.Must(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	testutil.Must(t, err)
-	parsed, err := x509.ParseCertificate(der)
-	testutil.Must(t, err)
-	roots := x509.NewCertPool()
-	roots.AddCert(parsed)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
 // TestLongDead sends a dead server's block many queries: nothing accumulates.

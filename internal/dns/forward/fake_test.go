@@ -1,9 +1,9 @@
 package forward
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
-	"io"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -125,19 +125,13 @@ func (f *fake) serveStream(c net.Conn) {
 	f.conns[c] = true
 	f.mu.Unlock()
 	defer c.Close()
-	for {
-		var size [2]byte
-		if _, err := io.ReadFull(c, size[:]); err != nil {
-			return
-		}
-		wire := make([]byte, binary.BigEndian.Uint16(size[:]))
-		q := new(dns.Msg)
-		if _, err := io.ReadFull(c, wire); err != nil || q.Unpack(wire) != nil {
+	for co := (&dns.Conn{Conn: c}); ; {
+		q, err := co.ReadMsg()
+		if err != nil {
 			return
 		}
 		if m := f.reply(q, true); m != nil {
-			wire, _ := m.Pack()
-			c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...))
+			_ = co.WriteMsg(m)
 		}
 	}
 }
@@ -249,28 +243,30 @@ func (b *block) ask(network, name string) (string, time.Duration) {
 // answer is the same without the wait.
 func (b *block) answer(ctx context.Context, network, name string) string {
 	b.t.Helper()
-	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)
-	rec := dnstest.NewRecorder(&client{stream: network == "tcp"})
-	rcode, err := b.ServeDNS(ctx, rec, q)
-	if rec.Msg == nil {
-		if err == nil {
-			if rcode != dns.RcodeServerFailure {
-				b.t.Errorf("%s: neither an answer nor an error", name)
-			}
-			return "shed"
-		}
+	m, rcode, err := b.exchange(ctx, &client{stream: network == "tcp"}, name)
+	switch {
+	case m == nil && err != nil:
 		return dns.RcodeToString[rcode] + ": " + err.Error()
+	case m == nil && rcode == dns.RcodeServerFailure:
+		return "shed"
+	case m == nil:
+		return "neither an answer nor an error"
+	case m.Truncated:
+		return "truncated"
+	case len(m.Answer) == 1:
+		return m.Answer[0].(*dns.TXT).Txt[0]
 	}
-	if rec.Msg.Id != q.Id {
+	return dns.RcodeToString[m.Rcode]
+}
+
+// exchange sends a client's query. Without an answer, m is nil.
+func (b *block) exchange(ctx context.Context, c *client, name string) (m *dns.Msg, rcode int, err error) {
+	b.t.Helper()
+	q, rec := new(dns.Msg).SetQuestion(name, dns.TypeTXT), dnstest.NewRecorder(c)
+	if rcode, err = b.ServeDNS(ctx, rec, q); rec.Msg != nil && rec.Msg.Id != q.Id {
 		b.t.Errorf("%s: answered under another ID", name)
 	}
-	if rec.Msg.Truncated {
-		return "truncated"
-	}
-	if len(rec.Msg.Answer) == 1 {
-		return rec.Msg.Answer[0].(*dns.TXT).Txt[0]
-	}
-	return dns.RcodeToString[rec.Msg.Rcode]
+	return rec.Msg, rcode, err
 }
 
 // want sends a query and checks which server answers, and the bounds of the wait.
@@ -302,11 +298,14 @@ func (s *server) isChecking() bool {
 // client is a client's ResponseWriter.
 type client struct {
 	test.ResponseWriter
+	addr   netip.Addr // invalid: podAt(7)'s
 	stream bool
 }
 
+func podAt(n byte) *client { return &client{addr: netip.AddrFrom4([4]byte{10, 244, 0, n})} }
+
 func (c *client) RemoteAddr() net.Addr {
-	ap := netip.MustParseAddrPort("10.244.0.7:4000")
+	ap := netip.AddrPortFrom(cmp.Or(c.addr, podAt(7).addr), 4000)
 	if c.stream {
 		return net.TCPAddrFromAddrPort(ap)
 	}
@@ -328,30 +327,15 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// datagrams starts a server over UDP at a loopback address. It calls each for every query, one after the other, and answers none itself.
-func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
+// datagrams starts a server over UDP at a loopback address.
+func datagrams(t *testing.T, host string, each dns.HandlerFunc) (address string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
 	testutil.Must(t, err)
-	var wg sync.WaitGroup
-	t.Cleanup(func() { pc.Close(); wg.Wait() })
-	wg.Go(func() {
-		buf := make([]byte, 4096)
-		for {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if q := new(dns.Msg); q.Unpack(buf[:n]) == nil {
-				each(pc, from, q)
-			}
-		}
-	})
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	s := &dns.Server{PacketConn: pc, Handler: each, NotifyStartedFunc: func() { close(ready) }}
+	go func() { ended <- s.ActivateAndServe() }()
+	<-ready
+	t.Cleanup(func() { testutil.Must(t, errors.Join(s.Shutdown(), <-ended)) })
 	return pc.LocalAddr().String()
-}
-
-// reply sends a message as it is.
-func reply(pc net.PacketConn, to net.Addr, m *dns.Msg) {
-	wire, _ := m.Pack()
-	pc.WriteTo(wire, to)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -13,37 +12,23 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coredns/coredns/plugin/pkg/dnstest"
-	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// pod is a client with an address of its own.
-type pod struct {
-	test.ResponseWriter
-	addr netip.Addr
-}
-
-func (p *pod) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, 4000)) }
-
-func podAt(n byte) *pod { return &pod{addr: netip.AddrFrom4([4]byte{10, 244, 0, n})} }
-
-// from sends a query as a pod, and returns the response code.
-func (b *block) from(p *pod, name string) int { return b.fromFor(context.Background(), p, name) }
-
-func (b *block) fromFor(ctx context.Context, p *pod, name string) int {
-	rec := dnstest.NewRecorder(p)
-	rcode, _ := b.ServeDNS(ctx, rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
-	if rec.Msg != nil {
-		return rec.Msg.Rcode
+// from sends a query as a client, and returns the response code.
+func (b *block) from(ctx context.Context, c *client, name string) int {
+	m, rcode, _ := b.exchange(ctx, c, name)
+	if m != nil {
+		return m.Rcode
 	}
 	return rcode
 }
 
 // flood queries 400 random names a second below a zone, until ctx ends.
-func (b *block) flood(ctx context.Context, p *pod, zone string) {
+func (b *block) flood(ctx context.Context, c *client, zone string) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	tick := time.NewTicker(time.Second / 400)
@@ -53,10 +38,7 @@ func (b *block) flood(ctx context.Context, p *pod, zone string) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			wg.Go(func() {
-				rec := dnstest.NewRecorder(p)
-				b.ServeDNS(ctx, rec, new(dns.Msg).SetQuestion(fmt.Sprintf("r%d.p%d.%s", i, i%97, zone), dns.TypeTXT))
-			})
+			wg.Go(func() { b.from(ctx, c, fmt.Sprintf("r%d.p%d.%s", i, i%97, zone)) })
 		}
 	}
 }
@@ -89,14 +71,12 @@ func TestFloodBelowADeadZone(t *testing.T) {
 				tick := time.NewTicker(40 * time.Millisecond)
 				for i := range questions {
 					<-tick.C
-					if b.from(podAt(7), fmt.Sprintf(tc.good, i)) == dns.RcodeSuccess {
+					if b.from(ctx, podAt(7), fmt.Sprintf(tc.good, i)) == dns.RcodeSuccess {
 						answered++
 					}
 				}
 				tick.Stop()
-				if answered != questions {
-					t.Errorf("%d of %d of the other pod's questions are answered", answered, questions)
-				}
+				testutil.Equal(t, "the other pod's answers", questions, answered)
 				if n := b.list[0].health.changes.Load(); n != 0 {
 					t.Errorf("the server was held to fail:\n%s", b.log)
 				}
@@ -120,20 +100,19 @@ func TestTrialsAreShared(t *testing.T) {
 			return nil
 		})
 		b := serve(t, nil, f.addr)
-		eventually(t, "it is known as dead", func() bool { b.from(podAt(1), "a.example."); return b.list[0].health.failing.Load() })
+		eventually(t, "it is known as dead", func() bool { b.from(t.Context(), podAt(1), "a.example."); return b.list[0].health.failing.Load() })
 		var wg sync.WaitGroup
 		var shed atomic.Int64
 		for i := range 5 * maxTrials {
 			wg.Go(func() {
-				rec := dnstest.NewRecorder(podAt(66))
-				if code, err := b.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeTXT)); code == dns.RcodeServerFailure && err == nil {
+				if _, code, err := b.exchange(t.Context(), podAt(66), fmt.Sprintf("n%d.example.", i)); code == dns.RcodeServerFailure && err == nil {
 					shed.Add(1)
 				}
 			})
 		}
 		eventually(t, "one pod has its share of trials", func() bool { return shed.Load() >= 4*maxTrials })
 		for i := range byte(2 * maxTrials) {
-			wg.Go(func() { b.from(podAt(70+i), fmt.Sprintf("first%d.example.", i)) })
+			wg.Go(func() { b.from(t.Context(), podAt(70+i), fmt.Sprintf("first%d.example.", i)) })
 		}
 		wg.Wait()
 		if got := shed.Load(); got != 5*maxTrials-maxTrials/2 || uint64(got) != b.Block.servers.shed.Load() {
@@ -166,7 +145,7 @@ func TestHealthCheckDecides(t *testing.T) {
 			defer cancel()
 			var wg sync.WaitGroup
 			for i := range 2 * failLimit {
-				wg.Go(func() { b.fromFor(ctx, podAt(1), fmt.Sprintf("n%d.silent%d.example.", i, i)) })
+				wg.Go(func() { b.from(ctx, podAt(1), fmt.Sprintf("n%d.silent%d.example.", i, i)) })
 			}
 			wg.Wait()
 		}

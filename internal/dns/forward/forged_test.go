@@ -20,15 +20,15 @@ func rejected(t *testing.T, address string, kind, code byte, rest uint32) (serve
 	t.Helper()
 	icmp := testutil.NewForger(t)
 	asked = new(atomic.Int64)
-	return datagrams(t, address, func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
+	return datagrams(t, address, func(w dns.ResponseWriter, q *dns.Msg) {
 		if q.Question[0].Qtype != loopType {
 			asked.Add(1)
 		}
-		client, at := from.(*net.UDPAddr).AddrPort(), pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		client, at := w.RemoteAddr().(*net.UDPAddr).AddrPort(), w.LocalAddr().(*net.UDPAddr).AddrPort()
 		for range 3 {
 			icmp.Send(kind, code, rest, client, at)
 		}
-		reply(pc, from, answersAs("good")(q, false))
+		_ = w.WriteMsg(answersAs("good")(q, false))
 		for range 2 {
 			icmp.Send(kind, code, rest, client, at)
 		}
@@ -59,9 +59,7 @@ func TestForgedRejections(t *testing.T) {
 			server, asked := rejected(t, tc.address, tc.kind, tc.code, tc.rest)
 			b := serveSockets(t, server)
 			for i := range 10 {
-				if got := b.answer(testutil.Context(t), "udp", fmt.Sprintf("n%d.example.", i)); got != "good" {
-					t.Errorf("question %d: %s", i, got)
-				}
+				testutil.Equal(t, fmt.Sprint("the answer to query ", i), "good", b.answer(testutil.Context(t), "udp", fmt.Sprintf("n%d.example.", i)))
 			}
 			if asked.Load() < 10 {
 				t.Errorf("ten questions, asked %d times", asked.Load())
@@ -77,12 +75,7 @@ func TestForgedRejections(t *testing.T) {
 				}
 			}
 			// A health check may run.
-			testutil.Eventually(t, func() error {
-				if both.list[0].isChecking() {
-					return fmt.Errorf("a health check runs")
-				}
-				return nil
-			})
+			testutil.Eventually(t, func() error { return testutil.ErrorIf(both.list[0].isChecking(), "a health check runs") })
 			if both.list[0].health.failing.Load() {
 				t.Errorf("the server is called dead:\n%s", both.log)
 			}
@@ -106,9 +99,7 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 		for i := range 10 {
 			alone.want("udp", fmt.Sprintf("n%d.example.", i), "good", 20*time.Millisecond, 20*time.Millisecond)
 		}
-		if n := f.questions(); n != 10 {
-			t.Errorf("ten queries, asked %d times", n)
-		}
+		testutil.Equal(t, "upstream queries for ten queries", 10, f.questions())
 		for i := range 10 {
 			both.want("udp", fmt.Sprintf("m%d.example.", i), "other", 0, 0)
 		}

@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -53,9 +52,7 @@ func TestRealAnswersOnly(t *testing.T) {
 			strings.Count(log, "upstream answers well again") != 1 {
 			t.Errorf("log:\n%s", log)
 		}
-		if n := b.list[0].health.changes.Load(); n != 2 {
-			t.Errorf("%d changes", n)
-		}
+		testutil.Equal(t, "changes of health", 2, b.list[0].health.changes.Load())
 	})
 }
 
@@ -88,9 +85,7 @@ func TestHedgesAreBounded(t *testing.T) {
 	for h.spend() {
 		granted++
 	}
-	if granted != maxHedges {
-		t.Errorf("%d at the start, want %d", granted, maxHedges)
-	}
+	testutil.Equal(t, "hedges at the start", maxHedges, granted)
 	for range hedgeCost {
 		h.earn()
 	}
@@ -102,9 +97,7 @@ func TestHedgesAreBounded(t *testing.T) {
 	}
 	for granted = 0; h.spend(); granted++ {
 	}
-	if granted != 2*maxHedges {
-		t.Errorf("%d saved up, want %d", granted, 2*maxHedges)
-	}
+	testutil.Equal(t, "hedges saved up", 2*maxHedges, granted)
 }
 
 // Many queries at once to a server that falls silent: each is answered by the other one, although hedges are bounded.
@@ -142,9 +135,7 @@ func TestServersAreShared(t *testing.T) {
 			zones[st.Server] = st.Zones
 		}
 		want := map[string][]string{one.list[0].name: {".", "cluster.local."}, one.list[1].name: {"cluster.local."}}
-		if diff := cmp.Diff(want, zones); diff != "" {
-			t.Errorf("the servers' zones (-want +got):\n%s", diff)
-		}
+		testutil.Equal(t, "the servers' zones", want, zones)
 		one.stop()
 		one.stop() // harmless
 		if st := ss.Status(); len(st) != 1 || st[0].Zones[0] != "." {
@@ -157,9 +148,7 @@ func TestServersAreShared(t *testing.T) {
 		if got, _ := b.ask("udp", "late.cluster.local."); got == "" { // a query that was on its way through the reload
 			t.Error("no answer")
 		}
-		if n := one.list[1].udp.size(); n != 0 {
-			t.Errorf("%d lines are kept after the end", n)
-		}
+		testutil.Equal(t, "lines kept after the end", 0, one.list[1].udp.size())
 	})
 }
 
@@ -173,22 +162,10 @@ func TestMetrics(t *testing.T) {
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(b.Block.servers.Collector())
-		families, err := registry.Gather()
-		testutil.Must(t, err)
-		problems, err := promlint.NewWithMetricFamilies(families).Lint()
-		if err != nil || len(problems) > 0 {
+		if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 			t.Errorf("promlint: %v, %v", problems, err)
 		}
-		got := map[string]float64{}
-		for _, family := range families {
-			for _, m := range family.GetMetric() {
-				key := family.GetName()
-				for _, l := range m.GetLabel() {
-					key += " " + l.GetValue()
-				}
-				got[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
+		got := series(t, registry)
 		for key, want := range map[string]float64{
 			"neardns_upstream_requests_total servfail " + f.addr:    failLimit,
 			"neardns_upstream_requests_total answered " + last.addr: failLimit,
@@ -204,22 +181,32 @@ func TestMetrics(t *testing.T) {
 				t.Errorf("%s: %v %v, want %v", key, v, ok, want)
 			}
 		}
-		all, err := prometheus.DefaultGatherer.Gather()
-		testutil.Must(t, err)
 		found := false
-		for _, family := range all {
-			if family.GetName() == "coredns_proxy_request_duration_seconds" {
-				for _, m := range family.GetMetric() {
-					for _, l := range m.GetLabel() {
-						found = found || l.GetName() == "to" && l.GetValue() == last.addr
-					}
-				}
-			}
+		for key := range series(t, prometheus.DefaultGatherer) {
+			found = found || strings.HasPrefix(key, "coredns_proxy_request_duration_seconds ") && strings.HasSuffix(key, " "+last.addr)
 		}
 		if !found {
 			t.Error("CoreDNS's histogram lacks the answers")
 		}
 	})
+}
+
+// series returns the values of counters and gauges by their name and their labels' values, and 0 for others.
+func series(t testing.TB, registry prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	testutil.Must(t, err)
+	out := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			key := family.GetName()
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			out[key] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return out
 }
 
 // A single upstream that is slow for all names gets little more than one query for each client's query, and each is answered.

@@ -13,18 +13,21 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// reasonsOf sends a server one query over UDP and one over TCP, and returns the reasons of failure.
-func reasonsOf(t testing.TB, by connect, addr string, end time.Time) (out [2]reason) {
+// wantReasons sends a server one query over UDP and one over TCP, and compares the reasons of failure.
+func wantReasons(t testing.TB, what string, by connect, addr string, end time.Time, want [2]reason) {
 	t.Helper()
+	var got [2]reason
 	ss := NewServers(slog.New(slog.DiscardHandler))
 	ss.connect = by
 	s := ss.acquire(specs(t, addr)[0])
 	defer ss.release(s)
 	for _, stream := range []bool{false, true} {
 		_, err := s.once(t.Context(), new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT), stream, end)
-		out[index(stream)] = reasonOf(good, err)
+		got[index(stream)] = reasonOf(good, err)
 	}
-	return out
+	if got != want {
+		t.Errorf("%s: %s, want %s", what, got, want)
+	}
 }
 
 // TestFaultsOfTheKernel: the kernel's errors for a server that is gone or breaks connections are classified correctly. The unit tests'
@@ -35,13 +38,8 @@ func TestFaultsOfTheKernel(t *testing.T) {
 	l, pc := testutil.ListenBoth(t)
 	l.Close()
 	pc.Close()
-	if got := reasonsOf(t, connectSocket, pc.LocalAddr().String(), end); got != [2]reason{reasonRefuses, reasonRefuses} {
-		t.Errorf("nothing listens: %s", got)
-	}
-	good := newSocketFake(t, answersAs("good"))
-	if got := reasonsOf(t, connectSocket, good.addr, end); got != [2]reason{} {
-		t.Errorf("all is well: %s", got)
-	}
+	wantReasons(t, "nothing listens", connectSocket, pc.LocalAddr().String(), end, [2]reason{reasonRefuses, reasonRefuses})
+	wantReasons(t, "all is well", connectSocket, newSocketFake(t, answersAs("good")).addr, end, [2]reason{})
 	for name, linger := range map[string]int{"closed": -1, "reset": 0} {
 		l, pc := testutil.ListenBoth(t)
 		pc.Close()
@@ -54,9 +52,7 @@ func TestFaultsOfTheKernel(t *testing.T) {
 				c.Close()
 			}
 		}()
-		if got := reasonsOf(t, connectSocket, l.Addr().String(), end); got != [2]reason{reasonRefuses, reasonBroken} {
-			t.Errorf("%s: %s", name, got)
-		}
+		wantReasons(t, name, connectSocket, l.Addr().String(), end, [2]reason{reasonRefuses, reasonBroken})
 		l.Close()
 		<-done
 	}
@@ -64,7 +60,6 @@ func TestFaultsOfTheKernel(t *testing.T) {
 
 func TestFaultsInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		until := time.Now().Add(time.Minute)
 		for name, tc := range map[string]struct {
 			addr string
 			want [2]reason
@@ -75,10 +70,7 @@ func TestFaultsInMemory(t *testing.T) {
 			"reset":           {raw(t, func(c net.Conn) { bufio.NewReader(c).Peek(14); c.(*end).reset() }), [2]reason{reasonRefuses, reasonBroken}},
 			"no connection":   {blackhole(t), [2]reason{reasonSilent, reasonSilent}},
 		} {
-			if got := reasonsOf(t, connectInMemory, tc.addr, until); got != tc.want {
-				t.Errorf("%s: %s, want %s", name, got, tc.want)
-			}
-			until = time.Now().Add(time.Minute)
+			wantReasons(t, name, connectInMemory, tc.addr, time.Now().Add(time.Minute), tc.want)
 		}
 	})
 }

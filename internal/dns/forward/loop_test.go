@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // back passes its queries to a block, like a resolver that forwards to this node. Without a block it answers itself.
@@ -63,9 +65,7 @@ func TestLoop(t *testing.T) {
 				if others && got != "other" || !others && !strings.Contains(got, "leads back to this node") || took > quick {
 					t.Errorf("%s after %s", got, took)
 				}
-				if looping.questions() != 0 {
-					t.Errorf("the looping server was asked %d times", looping.questions())
-				}
+				testutil.Equal(t, "queries to the looping server", 0, looping.questions())
 				for _, want := range []string{"level=ERROR", "upstream leads back to this node and is not used", "server=" + looping.addr, "name another server under upstreams"} {
 					if !strings.Contains(log.String(), want) {
 						t.Errorf("the log lacks %q:\n%s", want, log)
@@ -79,9 +79,7 @@ func TestLoop(t *testing.T) {
 					t.Errorf("status: %+v", st)
 				}
 				b.findLoops(t.Context())
-				if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
-					t.Errorf("said %d times", n)
-				}
+				testutil.Equal(t, "errors logged", 1, strings.Count(log.String(), "level=ERROR"))
 				if !others {
 					looping.behave(silence)
 					if !b.findLoops(t.Context()) {

@@ -80,8 +80,8 @@ func TestBrokenAnswers(t *testing.T) {
 // Datagrams that do not answer the query may be forged: they are ignored, and the wait for the answer goes on.
 func TestForgedDatagrams(t *testing.T) {
 	testutil.RequireRoot(t) // kernel tier: only the kernel knows a datagram from another port
-	server := datagrams(t, "127.0.0.1", func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
-		send := func(m *dns.Msg) { reply(pc, from, m) }
+	server := datagrams(t, "127.0.0.1", func(w dns.ResponseWriter, q *dns.Msg) {
+		send := func(m *dns.Msg) { _ = w.WriteMsg(m) }
 		otherID := answersAs("liar")(q, false)
 		otherID.Id++
 		send(otherID)
@@ -103,8 +103,8 @@ func TestForgedDatagrams(t *testing.T) {
 		notAnswer := answersAs("liar")(q, false)
 		notAnswer.Response = false
 		send(notAnswer)
-		pc.WriteTo([]byte("short"), from)
-		elsewhere, err := net.Dial("udp", from.String()) // from another port
+		w.Write([]byte("short"))
+		elsewhere, err := net.Dial("udp", w.RemoteAddr().String()) // from another port
 		if err == nil {
 			wire, _ := answersAs("liar")(q, false).Pack()
 			elsewhere.Write(wire)
@@ -114,9 +114,7 @@ func TestForgedDatagrams(t *testing.T) {
 	})
 	b := serveSockets(t, server)
 	for i := range 5 {
-		if got := b.answer(testutil.Context(t), "udp", fmt.Sprintf("N%d.Example.", i)); got != "good" {
-			t.Errorf("query %d: %s", i, got)
-		}
+		testutil.Equal(t, fmt.Sprint("the answer to query ", i), "good", b.answer(testutil.Context(t), "udp", fmt.Sprintf("N%d.Example.", i)))
 	}
 }
 
@@ -190,9 +188,7 @@ func TestTruncated(t *testing.T) {
 		b = serve(t, nil, only.addr)
 		b.want("udp", "a.example.", "truncated", 0, quick)
 		b.want("udp", "b.example.", "truncated", 0, quick)
-		if n := only.questions(); n != 2 {
-			t.Errorf("asked %d times for two questions", n)
-		}
+		testutil.Equal(t, "upstream queries for two queries", 2, only.questions())
 		// Streams stay silent: a long answer waits for them only briefly, because the client can retry over TCP.
 		mute := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
 			if stream {

@@ -20,9 +20,7 @@ import (
 // TestReach: one server that answers well is enough; silent and refusing servers are not.
 func TestReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		well := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetReply(q) }
-		silent := func(*dns.Msg, bool) *dns.Msg { return nil }
-		refusing := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetRcode(q, dns.RcodeRefused) }
+		well := code(dns.RcodeSuccess)
 		streamOnly := func(q *dns.Msg, stream bool) *dns.Msg {
 			if !stream {
 				return nil
@@ -38,12 +36,6 @@ func TestReach(t *testing.T) {
 				return well(q, stream)
 			}
 		}
-		// A kube-dns that holds another zone than the configured one. Without neardns, pods would get its answers too.
-		elsewhere := func(q *dns.Msg, _ bool) *dns.Msg {
-			m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
-			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 5}, Ns: "a.", Mbox: "b."}}
-			return m
-		}
 		for _, tc := range []struct {
 			name     string
 			servers  []func(q *dns.Msg, stream bool) *dns.Msg
@@ -52,13 +44,14 @@ func TestReach(t *testing.T) {
 		}{
 			{"answers", []func(q *dns.Msg, stream bool) *dns.Msg{well}, false, ""},
 			{"answers, pressed", []func(q *dns.Msg, stream bool) *dns.Msg{well}, true, ""},
-			{"the second one does", []func(q *dns.Msg, stream bool) *dns.Msg{refusing, well}, false, ""},
-			{"a silent one beside it", []func(q *dns.Msg, stream bool) *dns.Msg{silent, well}, true, ""},
+			{"the second one does", []func(q *dns.Msg, stream bool) *dns.Msg{code(dns.RcodeRefused), well}, false, ""},
+			{"a silent one beside it", []func(q *dns.Msg, stream bool) *dns.Msg{silence, well}, true, ""},
 			{"over TCP alone", []func(q *dns.Msg, stream bool) *dns.Msg{streamOnly}, true, ""},
 			{"a lost packet or two", []func(q *dns.Msg, stream bool) *dns.Msg{lossy()}, true, ""},
-			{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{refusing}, true, "REFUSED"},
-			{"holds another zone, and nobody is behind it", []func(q *dns.Msg, stream bool) *dns.Msg{elsewhere}, true, ""},
-			{"silent", []func(q *dns.Msg, stream bool) *dns.Msg{silent, silent}, true, "silent"},
+			{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{code(dns.RcodeRefused)}, true, "REFUSED"},
+			// Without neardns, pods would get the answers of such a kube-dns too.
+			{"holds another zone, and no server is behind it", []func(q *dns.Msg, stream bool) *dns.Msg{denies(".")}, true, ""},
+			{"silent", []func(q *dns.Msg, stream bool) *dns.Msg{silence, silence}, true, "silent"},
 		} {
 			func(t testing.TB) {
 				ss := newServers(slog.New(slog.DiscardHandler))

@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -32,19 +31,12 @@ func TestNoDescriptors(t *testing.T) {
 	wg.Wait()
 	s := b.server(f.addr)
 	s.suspect(b.Block)
-	testutil.Eventually(t, func() error {
-		if s.isChecking() {
-			return errors.New("a health check runs")
-		}
-		return nil
-	})
+	testutil.Eventually(t, func() error { return testutil.ErrorIf(s.isChecking(), "a health check runs") })
 	if s.health.failing.Load() || strings.Contains(b.log.String(), "fails") {
 		t.Errorf("the server is held to fail:\n%s", b.log)
 	}
 	lift()
-	if got := b.answer(testutil.Context(t), "udp", "well.example.org."); got != "upstream" {
-		t.Errorf("with descriptors again: %s", got)
-	}
+	testutil.Equal(t, "the answer with descriptors again", "upstream", b.answer(testutil.Context(t), "udp", "well.example.org."))
 }
 
 // TestNoPorts: every port that the kernel may give out for a query is taken.

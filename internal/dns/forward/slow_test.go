@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/miekg/dns"
 )
 
@@ -34,10 +33,9 @@ func (b *block) limitOf(name string) (limit bool, took time.Duration) {
 // limited is limitOf without the time.
 func (b *block) limited(name string) bool {
 	b.t.Helper()
-	rec := dnstest.NewRecorder(&client{})
-	_, err := b.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(name, dns.TypeTXT))
+	m, _, err := b.exchange(context.Background(), &client{}, name)
 	var l interface{ Limit() bool }
-	if rec.Msg != nil || err == nil {
+	if m != nil || err == nil {
 		b.t.Errorf("%s: answered", name)
 	}
 	return errors.As(err, &l) && l.Limit()

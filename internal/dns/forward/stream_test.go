@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -88,9 +87,7 @@ func TestPrefersDatagrams(t *testing.T) {
 		}
 		want := func(when string, want bool) {
 			t.Helper()
-			if got := s.streamFirst(time.Now()); got != want {
-				t.Errorf("%s: a stream first %v, want %v", when, got, want)
-			}
+			testutil.Equal(t, when+": a stream first", want, s.streamFirst(time.Now()))
 		}
 		fail(streamFails - 1)
 		s.streamWorks()
@@ -115,12 +112,9 @@ func TestPrefersDatagrams(t *testing.T) {
 // Without a cache in front, the options of a client's query are not forwarded either.
 func TestNoClientsOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
 		var seen []string
 		f := newFake(t, onUDP, func(q *dns.Msg, stream bool) *dns.Msg {
 			if o := q.IsEdns0(); o != nil && q.Question[0].Qtype == dns.TypeTXT {
-				mu.Lock()
-				defer mu.Unlock()
 				seen = append(seen, fmt.Sprintf("%d options, size %d, DO %v", len(o.Option), o.UDPSize(), o.Do()))
 			}
 			return answersAs("upstream")(q, stream)
@@ -129,24 +123,14 @@ func TestNoClientsOptions(t *testing.T) {
 		q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT).SetEdns0(1400, true)
 		o := q.IsEdns0()
 		o.Option = append(o.Option, &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"}, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")})
-		if _, err := b.ServeDNS(t.Context(), &client{}, q); err != nil {
-			t.Fatal(err)
-		}
-		sees := func(want ...string) {
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Equal(seen, want) {
-				t.Errorf("the upstream sees %q, want %q", seen, want)
-			}
-		}
-		sees("0 options, size 1400, DO true")
+		_, err := b.ServeDNS(t.Context(), &client{}, q)
+		testutil.Must(t, err)
 		if len(q.IsEdns0().Option) != 2 {
 			t.Error("the client's own question was changed")
 		}
-		if _, err := b.ServeDNS(t.Context(), &client{}, new(dns.Msg).SetQuestion("b.example.", dns.TypeTXT).SetEdns0(65535, false)); err != nil {
-			t.Fatal(err)
-		}
-		sees("0 options, size 1400, DO true", "0 options, size 4096, DO false")
+		_, err = b.ServeDNS(t.Context(), &client{}, new(dns.Msg).SetQuestion("b.example.", dns.TypeTXT).SetEdns0(65535, false))
+		testutil.Must(t, err)
+		testutil.Equal(t, "the upstream sees", []string{"0 options, size 1400, DO true", "0 options, size 4096, DO false"}, seen)
 	})
 }
 

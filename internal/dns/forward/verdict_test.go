@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/coredns/caddy"
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -58,13 +57,7 @@ func TestJudge(t *testing.T) {
 		{"NOTIMP is an answer", msg("a.cluster.local.", 4), "cluster.local.", good},
 		{"truncated", cut, "cluster.local.", truncated},
 	} {
-		var holds []string
-		if tc.holds != "" {
-			holds = []string{tc.holds}
-		}
-		if got := judge(tc.m, holds); got != tc.want {
-			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
-		}
+		testutil.Equal(t, tc.name, tc.want, judge(tc.m, strings.Fields(tc.holds)))
 	}
 }
 
@@ -88,9 +81,7 @@ func TestReasons(t *testing.T) {
 		{good, fmt.Errorf("read: %w", &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}), reasonTLS},
 		{good, &net.OpError{Op: "dial", Err: errors.New("odd")}, reasonUnreachable}, {good, syscall.ECONNRESET, reasonBroken}, {good, errMalformed, reasonMalformed},
 	} {
-		if got := reasonOf(tc.v, tc.err); got != tc.want {
-			t.Errorf("%v, %v: %s, want %s", tc.v, tc.err, got, tc.want)
-		}
+		testutil.Equal(t, fmt.Sprint(tc.v, ", ", tc.err), tc.want, reasonOf(tc.v, tc.err))
 	}
 }
 
@@ -144,9 +135,7 @@ func TestParse(t *testing.T) {
 			got.Resorts = append(got.Resorts, s.String())
 			got.Mark = s.mark
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", text, diff)
-		}
+		testutil.Equal(t, text, want, got)
 	}
 	for text, want := range map[string]string{
 		"ask":                                               "argument",
@@ -160,9 +149,8 @@ func TestParse(t *testing.T) {
 		"ask" + strings.Repeat(" 10.0.0.1", 16):             "at most 15",
 		"ask 10.0.0.1 {\n last_resort 10.0.0.2\n mark x\n}": "write a number",
 	} {
-		if _, err := parse(caddy.NewTestController("dns", text)); err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(want)) {
-			t.Errorf("%s: want an error with %q, got %v", text, want, err)
-		}
+		_, err := parse(caddy.NewTestController("dns", text))
+		testutil.WantError(t, err, want, text)
 	}
 }
 

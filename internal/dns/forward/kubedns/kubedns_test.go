@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
@@ -117,18 +115,14 @@ func TestRead(t *testing.T) {
 		{"no Corefile", "{\"stubDomains\": {}}", false, "its Corefile has the server block {\"stubDomains\":", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(Verdict{tc.node, tc.why, tc.names}, Read(tc.text, "cluster.local")); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			testutil.Equal(t, "verdict", Verdict{tc.node, tc.why, tc.names}, Read(tc.text, "cluster.local"))
 		})
 	}
 }
 
 // TestReadCluster reads the Corefile of `make cluster`, which has another zone, but within the cluster's.
 func TestReadCluster(t *testing.T) {
-	manifest, err := os.ReadFile("../../../../integration/cluster/node/files/kube-dns.yaml")
-	testutil.Must(t, err)
-	_, text, _ := strings.Cut(string(manifest), "Corefile: |\n")
+	_, text, _ := strings.Cut(testutil.ReadFile(t, "../../../../integration/cluster/node/files/kube-dns.yaml"), "Corefile: |\n")
 	text, _, ok := strings.Cut(text, "\n---\n")
 	if v := Read(text, "cluster.local"); !ok || !v.Node {
 		t.Errorf("%+v of\n%s", v, text)
