@@ -266,9 +266,8 @@ func TestRefreshForgetsEvicted(t *testing.T) {
 			for range 4 {
 				f.ask(name)
 			}
-			r := new(dns.Msg).SetQuestion(name, dns.TypeA)
 			var a query
-			a.read(r)
+			a.read(plain(name))
 			e, _ := f.cache.look(&a.key)
 			return e
 		}
@@ -329,9 +328,7 @@ func TestRefreshAsksAlike(t *testing.T) {
 		want, have := p.upstreamQuery(), q.upstreamQuery()
 		want.Id, have.Id = 0, 0
 		want.IsEdns0().SetUDPSize(ednsSize)
-		if want.String() != have.String() {
-			t.Errorf("asked %s\nthe client's was %s", have, want)
-		}
+		testutil.Equal(t, "the query, the client's wanted", want.String(), have.String())
 	}
 }
 
@@ -361,10 +358,7 @@ func TestRefreshOfEvicted(t *testing.T) {
 func TestRefreshTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
-		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-			<-time.After(time.Millisecond)
-			return address("192.0.2.1", 1)(w, r)
-		}
+		f.answer = late(time.Millisecond, address("192.0.2.1", 1))
 		h := &f.cache.ahead
 		h.mu.Lock()
 		h.cut = 2 * cutMany
@@ -412,10 +406,7 @@ func TestRefreshAfterReload(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, refreshes)
-				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-					<-time.After(50 * time.Millisecond)
-					return address("192.0.2.1", 10)(w, r)
-				}
+				f.answer = late(50*time.Millisecond, address("192.0.2.1", 10))
 				old, waited := f.cache, 0
 				for begun := time.Now(); time.Since(begun) < 25*time.Second; <-time.After(20 * time.Millisecond) {
 					if f.cache == old && reloaded(f, time.Since(begun)) {
@@ -444,21 +435,15 @@ func TestRefreshAfterReload(t *testing.T) {
 
 // TestRefreshFails: a failing upstream does not get more queries for hot names, and clients get the earlier answers.
 func TestRefreshFails(t *testing.T) {
-	for name, silence := range map[string]time.Duration{"SERVFAIL": 0, "silent": 2 * time.Second} {
+	for name, failing := range map[string]answerer{"SERVFAIL": denied(dns.RcodeServerFailure, false), "silent": silent(2 * time.Second)} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fails := func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, dns.RcodeServerFailure))
-				}
-				if silence > 0 {
-					fails = silent(silence)
-				}
 				f := newFixture(t, refreshes)
 				defer f.cache.ahead.end()
 				f.answer = address("192.0.2.1", 10)
 				for i := range 99 {
 					if i == 50 {
-						f.answer = fails
+						f.answer = failing
 					}
 					if got := f.ask("a.example."); got[:len("NOERROR")] != "NOERROR" {
 						t.Fatalf("%d ms: %s", i*100, got)
@@ -466,9 +451,7 @@ func TestRefreshFails(t *testing.T) {
 					<-time.After(100 * time.Millisecond)
 				}
 				<-time.After(5 * time.Second)
-				if f.asked.Load() != 2 {
-					t.Errorf("the upstream was asked %d times, once in vain", f.asked.Load())
-				}
+				testutil.Equal(t, "upstream queries, one of them in vain", 2, f.asked.Load())
 			})
 		})
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/coredns/coredns/request"
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -25,6 +24,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
@@ -36,17 +36,23 @@ type fixture struct {
 	metrics  *Metrics
 	registry *prometheus.Registry
 	asked    atomic.Int64
-	answer   func(w dns.ResponseWriter, r *dns.Msg) (int, error)
+	answer   answerer
 }
+
+type answerer = func(w dns.ResponseWriter, r *dns.Msg) (int, error)
 
 func newFixture(t *testing.T, block string) *fixture {
 	t.Helper()
+	return fixtureOf(t, block, answers.NewStore(0), nil)
+}
+
+func fixtureOf(t *testing.T, block string, store *answers.Store, offloader *offload.Offloader) *fixture {
+	t.Helper()
 	f := &fixture{t: t, registry: prometheus.NewRegistry()}
-	store := answers.NewStore(0)
 	f.metrics = NewMetrics(store, f.registry)
 	c := caddy.NewTestController("dns", block)
 	c.ServerBlockKeys = []string{"."}
-	testutil.Must(t, Setup(store, f.metrics, nil)(c))
+	testutil.Must(t, Setup(store, f.metrics, offloader)(c))
 	h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		f.asked.Add(1)
 		return f.answer(w, r)
@@ -91,14 +97,12 @@ func (f *fixture) ask(name string) string {
 
 func (f *fixture) want(name, want string) {
 	f.t.Helper()
-	if got := f.ask(name); got != want {
-		f.t.Errorf("want %q, got %q", want, got)
-	}
+	testutil.Equal(f.t, name, want, f.ask(name))
 	synctest.Wait()
 }
 
 // address answers every query with one address.
-func address(ip string, ttl uint32) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func address(ip string, ttl uint32) answerer {
 	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		m := new(dns.Msg).SetReply(r)
 		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.ParseIP(ip)}}
@@ -106,8 +110,8 @@ func address(ip string, ttl uint32) func(w dns.ResponseWriter, r *dns.Msg) (int,
 	}
 }
 
-// denied answers everything with NXDOMAIN, or NOERROR with nothing.
-func denied(rcode int, soa bool) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+// denied answers everything with a code and no record.
+func denied(rcode int, soa bool) answerer {
 	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		m := new(dns.Msg).SetRcode(r, rcode)
 		if soa {
@@ -117,12 +121,20 @@ func denied(rcode int, soa bool) func(w dns.ResponseWriter, r *dns.Msg) (int, er
 	}
 }
 
-func silent(after time.Duration) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	return func(dns.ResponseWriter, *dns.Msg) (int, error) {
-		<-time.After(after)
-		return dns.RcodeServerFailure, errors.New("i/o timeout")
+// fails answers nothing.
+func fails(err error) answerer {
+	return func(dns.ResponseWriter, *dns.Msg) (int, error) { return dns.RcodeServerFailure, err }
+}
+
+// late answers after a time.
+func late(by time.Duration, answer answerer) answerer {
+	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+		<-time.After(by)
+		return answer(w, r)
 	}
 }
+
+func silent(by time.Duration) answerer { return late(by, fails(errors.New("i/o timeout"))) }
 
 // TestDownUpstream: when an upstream is silent, the first few clients wait for it, then none does; when it is back, every client has
 // fresh answers at once, although each name's own recheck would be half a minute.
@@ -205,9 +217,7 @@ func TestPanicInTheBackground(t *testing.T) {
 		f.answer = address("192.0.2.2", 10)
 		f.want("a.example.", "NOERROR 192.0.2.1 2")
 		f.want("a.example.", "NOERROR 192.0.2.2 10")
-		if n := len(f.cache.flights.under); n != 0 {
-			t.Errorf("%d flights are left", n)
-		}
+		testutil.Equal(t, "flights left", 0, len(f.cache.flights.under))
 	})
 }
 
@@ -311,9 +321,8 @@ func (f *fixture) gather() string {
 		if family.GetName() == "coredns_cache_evictions_total" {
 			continue
 		}
-		if _, err := expfmt.MetricFamilyToText(&out, family); err != nil {
-			f.t.Fatal(err)
-		}
+		_, err := expfmt.MetricFamilyToText(&out, family)
+		testutil.Must(f.t, err)
 	}
 	return out.String()
 }
@@ -321,25 +330,16 @@ func (f *fixture) gather() string {
 // TestLeavesPluginsTheirMessages: the cache does not change a plugin's message, because it may be the plugin's own zone data.
 func TestLeavesPluginsTheirMessages(t *testing.T) {
 	f := newFixture(t, "cache 10")
-	own := new(dns.Msg)
-	own.SetQuestion("a.example.", dns.TypeA)
+	own := plain("a.example.")
 	own.Response = true
-	own.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: "a.example.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.IPv4(192, 0, 2, 1)}}
-	own.Extra = append(make([]dns.RR, 0, 4), new(dns.OPT))
-	own.Extra[0].Header().Rrtype = dns.TypeOPT
-	own.Extra[0].Header().Name = "."
+	own.Answer = []dns.RR{record("a.example. 300 IN A 192.0.2.1")}
+	own.Extra = append(make([]dns.RR, 0, 4), &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}})
 	before := own.Copy()
 	f.answer = func(w dns.ResponseWriter, _ *dns.Msg) (int, error) { return 0, w.WriteMsg(own) }
-	if got := f.ask("a.example."); got != "NOERROR 192.0.2.1 10" {
-		t.Error(got)
-	}
+	testutil.Equal(t, "the answer", "NOERROR 192.0.2.1 10", f.ask("a.example."))
 	own.Rcode, before.Rcode = dns.RcodeRefused, dns.RcodeRefused // passed on, not kept
-	if got := f.ask("a.example."); got != "NOERROR 192.0.2.1 10" {
-		t.Error(got)
-	}
-	if diff := cmp.Diff(before.String(), own.String()); diff != "" {
-		t.Error(diff)
-	}
+	testutil.Equal(t, "the answer", "NOERROR 192.0.2.1 10", f.ask("a.example."))
+	testutil.Equal(t, "the plugin's message", before.String(), own.String())
 }
 
 // TestInZones compares with CoreDNS's own rule, which is slower.

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/miekg/dns"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // limitError is the failure of an upstream plugin that is at its own limit.
@@ -20,10 +20,7 @@ func (limitError) Limit() bool { return true }
 func TestOwnLimitIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n servfail 5s\n }")
-		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
-			<-time.After(4 * time.Second)
-			return dns.RcodeServerFailure, fmt.Errorf("plugin/ask: %w", limitError{errors.New("silent")})
-		}
+		f.answer = late(4*time.Second, fails(fmt.Errorf("plugin/ask: %w", limitError{errors.New("silent")})))
 		told := make(chan string)
 		for range 2 {
 			go func() { told <- f.ask("slow.example.") }()
@@ -33,14 +30,10 @@ func TestOwnLimitIsNotKept(t *testing.T) {
 				t.Errorf("told %q", got)
 			}
 		}
-		if n := f.asked.Load(); n != 1 {
-			t.Errorf("asked %d times, want once for both", n)
-		}
+		testutil.Equal(t, "upstream queries for both", 1, f.asked.Load())
 		f.answer = address("192.0.2.1", 60)
 		f.want("slow.example.", "NOERROR 192.0.2.1 60")
-		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
-			return dns.RcodeServerFailure, errors.New("connection refused")
-		}
+		f.answer = fails(errors.New("connection refused"))
 		f.ask("refused.example.")
 		f.answer = address("192.0.2.1", 60)
 		f.want("refused.example.", "SERVFAIL") // that is the upstream's, and kept
@@ -58,10 +51,7 @@ func TestManyStaleNames(t *testing.T) {
 			f.ask(fmt.Sprintf("n%d.example.", i))
 		}
 		<-time.After(6 * time.Second)
-		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
-			<-time.After(4500 * time.Millisecond)
-			return dns.RcodeServerFailure, limitError{errors.New("silent")}
-		}
+		f.answer = late(4500*time.Millisecond, fails(limitError{errors.New("silent")}))
 		begun := time.Now()
 		answers := make(chan string, names)
 		for i := range names {

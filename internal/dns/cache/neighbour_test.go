@@ -12,6 +12,8 @@ import (
 
 	"github.com/coredns/coredns/request"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // laden is a query with all header bits, EDNS options and other records that a client can add.
@@ -37,9 +39,8 @@ func plain(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.Typ
 // put sends a query as it is.
 func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	w := new(writer)
-	if _, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
-		f.t.Error(err)
-	}
+	_, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r)
+	testutil.Check(f.t, err)
 	return w.msg
 }
 
@@ -134,32 +135,26 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t, "cache")
-			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-				if r.IsEdns0() != nil {
-					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
+			withoutEDNS := func(answer answerer) answerer {
+				return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+					if r.IsEdns0() != nil {
+						return denied(rcode, false)(w, r)
+					}
+					return answer(w, r)
 				}
-				return address("192.0.2.1", 60)(w, r)
 			}
+			f.answer = withoutEDNS(address("192.0.2.1", 60))
 			for i, m := range []*dns.Msg{plain("n1.example."), laden("n2.example.")} {
 				if got := f.put(m); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {
 					t.Errorf("%s: %v", dns.RcodeToString[rcode], got)
 				}
-				if n := f.asked.Load(); n != int64(2*(i+1)) {
-					t.Errorf("asked %d times", n)
-				}
+				testutil.Equal(t, "upstream queries", int64(2*(i+1)), f.asked.Load())
 				f.want(m.Question[0].Name, "NOERROR 192.0.2.1 60")
 			}
 			// If the upstream also refuses the query without EDNS, that answer is final.
-			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-				return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
-			}
+			f.answer = denied(rcode, false)
 			f.want("n3.example.", dns.RcodeToString[rcode])
-			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
-				if r.IsEdns0() != nil {
-					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
-				}
-				return dns.RcodeServerFailure, errors.New("i/o timeout")
-			}
+			f.answer = withoutEDNS(fails(errors.New("i/o timeout")))
 			f.want("n4.example.", "SERVFAIL unwritten, i/o timeout")
 		})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache"
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // ours is our cache: one store a process, which every load of the configuration finds again.
@@ -19,9 +20,8 @@ func ours() subject {
 		t.Helper()
 		p := &ourProcess{store: answers.NewStore(0)}
 		if snapshot != nil {
-			if _, err := p.store.Restore(bytes.NewReader(snapshot), boot); err != nil {
-				t.Fatalf("restore: %v", err)
-			}
+			_, err := p.store.Restore(bytes.NewReader(snapshot), boot)
+			testutil.Must(t, err)
 		}
 		p.metrics = newMetrics(p.store)
 		return p

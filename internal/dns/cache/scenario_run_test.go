@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // epoch is how far into a bubble's time (which begins in the year 2000) a scenario begins, so that its clock can be
@@ -70,9 +71,7 @@ func play(t *testing.T, sc *scenario, sub subject) map[int][]error {
 		})
 		at = next
 	}
-	if now := panics(t); now != before {
-		t.Errorf("%s: %s: %.0f panics", sc.file, sub.name, now-before)
-	}
+	testutil.Equal(t, sc.file+": "+sub.name+": panics", before, panics(t))
 	return r.failures
 }
 
@@ -90,9 +89,7 @@ func (r *runner) end() []byte {
 	synctest.Wait()
 	defer func() { <-time.After(time.Minute) }()
 	snapshot, err := r.process.snapshot(r.clock())
-	if err != nil {
-		r.t.Errorf("%s: %s: snapshot: %v", r.sc.file, r.subject.name, err)
-	}
+	testutil.Check(r.t, err, r.sc.file, r.subject.name, "snapshot")
 	return snapshot
 }
 
@@ -153,8 +150,7 @@ func (r *runner) ask(i int, a *ask) {
 
 // message is the query as it is sent.
 func (a *ask) message(name string, id uint16) *dns.Msg {
-	m := new(dns.Msg)
-	m.SetQuestion(name, a.qtype)
+	m := new(dns.Msg).SetQuestion(name, a.qtype)
 	m.Question[0].Qclass = a.class
 	if a.also != nil {
 		m.Question = append(m.Question, *a.also)
@@ -170,6 +166,15 @@ func (a *ask) message(name string, id uint16) *dns.Msg {
 	return m
 }
 
+// faults are what is wrong with a reply.
+type faults []error
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
 // check compares a reply with what holds for every reply, and with the expectation if there is one.
 func (a *ask) check(q *dns.Msg, got reply) error {
 	want := a.want
@@ -183,64 +188,44 @@ func (a *ask) check(q *dns.Msg, got reply) error {
 	if want == nil {
 		return err
 	}
-	var errs []error
-	differ := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	m := got.msg
 	if want.silent {
-		differ("a reply")
-		return errors.Join(errs...)
+		return errors.New("a reply")
 	}
-	if m.Rcode != want.rcode {
-		differ("want %s, got %s", dns.RcodeToString[want.rcode], dns.RcodeToString[m.Rcode])
-	}
-	for _, f := range []struct {
-		name      string
-		want, got bool
-	}{{"aa", want.aa, m.Authoritative}, {"ad", want.ad, m.AuthenticatedData}, {"tc", want.tc, m.Truncated}, {"ra", want.ra, m.RecursionAvailable}} {
-		if f.want != f.got {
-			differ("want %s %v, got %v", f.name, f.want, f.got)
-		}
-	}
-	switch {
-	case want.source == "cache" && got.after >= latency:
-		differ("want an answer from the cache, got one after %v", got.after)
-	case want.source == "upstream" && got.after < latency:
-		differ("want an answer from the upstream, got one from the cache")
-	case want.within > 0 && got.after > want.within:
-		differ("want an answer within %v, got it after %v", want.within, got.after)
-	case got.after < want.after:
-		differ("want an answer after %v, got it after %v", want.after, got.after)
-	}
-	errs = append(errs, want.compare(q.Question[0].Name, m), err)
-	return errors.Join(errs...)
+	var f faults
+	m := got.msg
+	f.add(m.Rcode != want.rcode, "want %s, got %s", dns.RcodeToString[want.rcode], dns.RcodeToString[m.Rcode])
+	f.add(want.aa != m.Authoritative, "want aa %v, got %v", want.aa, m.Authoritative)
+	f.add(want.ad != m.AuthenticatedData, "want ad %v, got %v", want.ad, m.AuthenticatedData)
+	f.add(want.tc != m.Truncated, "want tc %v, got %v", want.tc, m.Truncated)
+	f.add(want.ra != m.RecursionAvailable, "want ra %v, got %v", want.ra, m.RecursionAvailable)
+	f.add(want.source == "cache" && got.after >= latency, "want an answer from the cache, got one after %v", got.after)
+	f.add(want.source == "upstream" && got.after < latency, "want an answer from the upstream, got one from the cache")
+	f.add(want.within > 0 && got.after > want.within, "want an answer within %v, got it after %v", want.within, got.after)
+	f.add(got.after < want.after, "want an answer after %v, got it after %v", want.after, got.after)
+	return errors.Join(append(f, want.compare(q.Question[0].Name, m), err)...)
 }
 
 // honest checks what holds for every reply, whatever the scenario: it answers this query, in a form that this client can read.
 func honest(q *dns.Msg, got reply, tcp bool) error {
 	m := got.msg
-	var errs []error
-	fault := func(bad bool, format string, args ...any) {
-		if bad {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	fault(m.Id != q.Id, "id %d, asked with %d", m.Id, q.Id)
-	fault(!m.Response, "no response")
-	fault(m.Opcode != q.Opcode, "opcode %d, asked with %d", m.Opcode, q.Opcode)
-	fault(m.RecursionDesired != q.RecursionDesired, "RD %v, asked with %v", m.RecursionDesired, q.RecursionDesired)
+	var f faults
+	f.add(m.Id != q.Id, "id %d, asked with %d", m.Id, q.Id)
+	f.add(!m.Response, "no response")
+	f.add(m.Opcode != q.Opcode, "opcode %d, asked with %d", m.Opcode, q.Opcode)
+	f.add(m.RecursionDesired != q.RecursionDesired, "RD %v, asked with %v", m.RecursionDesired, q.RecursionDesired)
 	// RFC 4035, 3.2.2: CD is copied from the query.
-	fault(m.CheckingDisabled != q.CheckingDisabled, "CD %v, asked with %v", m.CheckingDisabled, q.CheckingDisabled)
-	fault(m.Zero, "Z is set")
+	f.add(m.CheckingDisabled != q.CheckingDisabled, "CD %v, asked with %v", m.CheckingDisabled, q.CheckingDisabled)
+	f.add(m.Zero, "Z is set")
 	if len(q.Question) == 1 { // the name in the very case of the query: clients compare it (0x20)
-		fault(len(m.Question) != 1 || m.Question[0] != q.Question[0], "question %v, asked with %v", m.Question, q.Question)
+		f.add(len(m.Question) != 1 || m.Question[0] != q.Question[0], "question %v, asked with %v", m.Question, q.Question)
 	}
 	asked, opt := q.IsEdns0(), m.IsEdns0()
 	// RFC 6891, 6.1.1 and 7: OPT in the answer exactly if it was in the query; RFC 3225, 3: DO as in the query.
-	fault((asked != nil) != (opt != nil), "OPT %v, asked with %v", opt != nil, asked != nil)
-	fault(asked != nil && opt != nil && asked.Do() != opt.Do(), "DO differs from the question's")
+	f.add((asked != nil) != (opt != nil), "OPT %v, asked with %v", opt != nil, asked != nil)
+	f.add(asked != nil && opt != nil && asked.Do() != opt.Do(), "DO differs from the question's")
 	do := asked != nil && asked.Do()
 	// RFC 6840, 5.7 and 5.8.
-	fault(m.AuthenticatedData && !do && !q.AuthenticatedData, "AD to a client that showed neither DO nor AD")
+	f.add(m.AuthenticatedData && !do && !q.AuthenticatedData, "AD to a client that showed neither DO nor AD")
 	limit := 65535
 	if !tcp {
 		limit = 512
@@ -248,13 +233,13 @@ func honest(q *dns.Msg, got reply, tcp bool) error {
 			limit = max(limit, int(asked.UDPSize()))
 		}
 	}
-	fault(got.size > limit, "%d bytes to a client that takes %d", got.size, limit)
+	f.add(got.size > limit, "%d bytes to a client that takes %d", got.size, limit)
 	if got.after < latency && opt != nil {
 		for _, o := range opt.Option {
-			fault(o.Option() == dns.EDNS0COOKIE, "an option of another exchange: %v", o)
+			f.add(o.Option() == dns.EDNS0COOKIE, "an option of another exchange: %v", o)
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(f...)
 }
 
 // compare matches the records of the reply, in any order, with those that are wanted.

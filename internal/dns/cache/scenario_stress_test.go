@@ -24,8 +24,7 @@ func (*counting) Name() string { return "forward" }
 
 func (u *counting) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	n := u.asked.Add(1)
-	m := new(dns.Msg)
-	m.SetReply(r)
+	m := new(dns.Msg).SetReply(r)
 	name := r.Question[0].Name
 	switch name[0] {
 	case 'd':
@@ -69,7 +68,7 @@ func TestScenarioStress(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // behind the other cleanups
 	const clients, rounds = 16, 600
-	p := ours().open(t, nil, answers.Boot{})
+	p := ours().open(t, nil, answers.Boot{}).(*ourProcess)
 	up := new(counting)
 	blocks := []string{
 		"cache {\n    serve_stale 1h immediate\n    prefetch 2 1m 50%\n}",
@@ -94,34 +93,23 @@ func TestScenarioStress(t *testing.T) {
 	var asking, beside sync.WaitGroup
 	done := make(chan struct{})
 	reload, peek := make(chan struct{}, 1), make(chan struct{}, 1) // have a value now and then, after so many queries
-	beside.Go(func() {
-		for i := 1; ; i++ {
-			if err := load(blocks[i/8%2]); err != nil {
-				errs <- err
-				return
-			}
-			select {
-			case <-done:
-				return
-			case <-reload:
-			}
-		}
-	})
-	if s, ok := p.(interface{ peek() error }); ok {
+	inTurn := func(turn <-chan struct{}, do func(i int) error) {
 		beside.Go(func() {
-			for {
-				if err := s.peek(); err != nil {
+			for i := 1; ; i++ {
+				if err := do(i); err != nil {
 					errs <- err
 					return
 				}
 				select {
 				case <-done:
 					return
-				case <-peek:
+				case <-turn:
 				}
 			}
 		})
 	}
+	inTurn(reload, func(i int) error { return load(blocks[i/8%2]) })
+	inTurn(peek, func(int) error { return p.peek() })
 	for c := range clients {
 		asking.Go(func() {
 			wire := &dns.Client{Net: []string{"udp", "tcp"}[c%2], Timeout: time.Hour} // the test's own end is the only bound
@@ -134,8 +122,7 @@ func TestScenarioStress(t *testing.T) {
 						}
 					}
 				}
-				q := new(dns.Msg)
-				q.SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
+				q := new(dns.Msg).SetQuestion(fmt.Sprintf("%c%d.example.", "ndf"[(c+i)%3], (i*7+c)%(10+i)), dns.TypeTXT)
 				q.Id = uint16(c*rounds + i)
 				if i%2 == 0 {
 					q.SetEdns0(1232, i%4 == 0)
@@ -159,16 +146,13 @@ func TestScenarioStress(t *testing.T) {
 	asking.Wait()
 	close(done)
 	beside.Wait()
-	if _, err := p.snapshot(answers.Boot{}); err != nil {
-		t.Error(err)
-	}
+	_, err := p.snapshot(answers.Boot{})
+	testutil.Check(t, err)
 	close(errs)
 	for err := range errs {
 		t.Error(err)
 	}
-	if now := panics(t); now != caught {
-		t.Errorf("%.0f panics", now-caught)
-	}
+	testutil.Equal(t, "panics", caught, panics(t))
 	if up.asked.Load() >= clients*rounds {
 		t.Errorf("%d questions to the upstream for %d of clients: nothing was cached", up.asked.Load(), clients*rounds)
 	}

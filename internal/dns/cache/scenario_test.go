@@ -3,7 +3,6 @@ package cache_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,9 +20,7 @@ func scenarios(t *testing.T) []*scenario {
 	all := make([]*scenario, 0, len(files))
 	names := make(map[string]string)
 	for _, f := range files {
-		text, err := os.ReadFile(f)
-		testutil.Must(t, err)
-		sc, err := parseScenario(filepath.Base(f), string(text))
+		sc, err := parseScenario(filepath.Base(f), testutil.ReadFile(t, f))
 		testutil.Must(t, err)
 		if other, ok := names[sc.name]; ok {
 			t.Fatalf("%s and %s have one name", sc.file, other)
@@ -76,9 +73,7 @@ func describe(sc *scenario, s step, errs []error) string {
 
 // TestScenarioGrammar reads the example of the grammar's page, whose right half is for people, and plays it.
 func TestScenarioGrammar(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("testdata", "scenarios", "README.md"))
-	testutil.Must(t, err)
-	_, rest, _ := strings.Cut(string(page), "```\n")
+	_, rest, _ := strings.Cut(testutil.ReadFile(t, "testdata/scenarios/README.md"), "```\n")
 	example, _, found := strings.Cut(rest, "```")
 	if !found {
 		t.Fatal("no example in the page")

@@ -114,8 +114,7 @@ func (u *scripted) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 
 // message returns the rule's reply to a query, packed and unpacked as on the wire.
 func (r *rule) message(to *dns.Msg) (*dns.Msg, error) {
-	m := new(dns.Msg)
-	m.SetReply(to)
+	m := new(dns.Msg).SetReply(to)
 	opt := to.IsEdns0()
 	do := opt != nil && opt.Do()
 	m.Rcode, m.Authoritative, m.Truncated, m.RecursionAvailable = r.reply.rcode, r.reply.aa, r.reply.tc, r.reply.ra

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestDifferentialSetup: this package and CoreDNS accept and refuse the same blocks, except for a percentage below CoreDNS's least: a tenth
@@ -41,9 +42,8 @@ func TestDifferentialSetup(t *testing.T) {
 		}
 		p := ours().open(t, nil, answers.Boot{})
 		_, ours := serve(p.setup(), block, new(scripted))
-		if _, err := p.snapshot(answers.Boot{}); err != nil {
-			t.Error(err)
-		}
+		_, err := p.snapshot(answers.Boot{})
+		testutil.Check(t, err)
 		if same := (ours == nil) == (theirs == nil); same != (text != oursAlone) {
 			t.Errorf("%q: ours %v, CoreDNS %v", text, ours, theirs)
 		}

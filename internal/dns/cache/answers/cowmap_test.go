@@ -1,22 +1,21 @@
 package answers
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestCowMap(t *testing.T) {
 	var m CowMap[string, int]
-	if all := m.All(); len(all) != 0 {
-		t.Errorf("an empty map holds %v", all)
-	}
+	testutil.Equal(t, "keys of an empty map", 0, len(m.All()))
 	found := 0
 	find := func(k string) int { found++; return len(k) }
 	for _, k := range []string{"a", "bb", "a", "ccc", "bb", ""} {
-		if got := m.Get(k, find); got != len(k) {
-			t.Errorf("%q: %d", k, got)
-		}
+		testutil.Equal(t, k, len(k), m.Get(k, find))
 	}
 	before := m.All()
 	m.Get("dddd", find)
@@ -39,11 +38,7 @@ func TestCowMapAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for k, v := range m.All() {
-		if v.Load() != askers {
-			t.Errorf("%d was counted %d times, not %d", k, v.Load(), askers)
-		}
+		testutil.Equal(t, fmt.Sprint("counts of ", k), askers, v.Load())
 	}
-	if n := len(m.All()); n != keys {
-		t.Errorf("%d keys", n)
-	}
+	testutil.Equal(t, "keys", keys, len(m.All()))
 }

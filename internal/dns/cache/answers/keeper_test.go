@@ -36,11 +36,8 @@ func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, log := keeper(path)
 		k.Load()
-		if text := log.String(); text != "" {
-			t.Errorf("the log of a first start is %q", text)
-		}
-		key, e := entry(t, "a.example.", 600)
-		k.Store.Space(1).Put(key, e)
+		testutil.Equal(t, "the log of a first start", "", log.String())
+		key, _ := put(t, k.Store.Space(1), "a.example.", 600)
 		k.Save()
 		first, err := os.Stat(path)
 		testutil.Must(t, err)
@@ -74,11 +71,9 @@ func TestKeeper(t *testing.T) {
 func TestKeeperOddFiles(t *testing.T) {
 	dir := t.TempDir()
 	k, _ := keeper(filepath.Join(dir, "good"))
-	key, e := entry(t, "a.example.", 600)
-	k.Store.Space(1).Put(key, e)
+	put(t, k.Store.Space(1), "a.example.", 600)
 	k.Save()
-	good, err := os.ReadFile(k.Path)
-	testutil.Must(t, err)
+	good := []byte(testutil.ReadFile(t, k.Path))
 	for name, content := range map[string][]byte{"empty": {}, "cut": good[:len(good)/2], "foreign": []byte("#!/bin/sh\n"), "bit": append([]byte{good[0] ^ 1}, good[1:]...)} {
 		path := filepath.Join(dir, name)
 		testutil.Must(t, os.WriteFile(path, content, 0o600))
@@ -88,7 +83,7 @@ func TestKeeperOddFiles(t *testing.T) {
 		if n, _ := next.Store.Bytes(); n != 0 {
 			t.Errorf("%s: %d bytes were taken over", name, n)
 		}
-		next.Store.Space(1).Put(key, e)
+		put(t, next.Store.Space(1), "a.example.", 600)
 		next.Save() // the next one is good again
 		after, log := keeper(path)
 		after.Load()
@@ -99,7 +94,7 @@ func TestKeeperOddFiles(t *testing.T) {
 // TestKeeperReadsOnlyFiles: a pipe, a device, a link or a folder in place of the snapshot or of its temporary file blocks neither Load nor
 // Save.
 func TestKeeperReadsOnlyFiles(t *testing.T) {
-	for name, put := range map[string]func(path string) error{
+	for name, occupy := range map[string]func(path string) error{
 		"pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
 		"link":   func(path string) error { return os.Symlink("/etc/passwd", path) },
@@ -107,12 +102,11 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), name)
 		for _, p := range []string{path, path + ".new"} {
-			testutil.Must(t, put(p))
+			testutil.Must(t, occupy(p))
 		}
 		k, log := keeper(path)
 		k.Load() // a keeper that waits for a pipe or reads a device to its end hangs here
-		key, e := entry(t, "a.example.", 600)
-		k.Store.Space(1).Put(key, e)
+		put(t, k.Store.Space(1), "a.example.", 600)
 		k.Save()
 		if text := log.String(); !strings.Contains(text, "cannot restore") {
 			t.Errorf("%s: its log is %q", name, text)
@@ -134,8 +128,7 @@ func TestKeeperCannotWrite(t *testing.T) {
 	testutil.Must(t, os.WriteFile(blocked, nil, 0o600))
 	k, log := keeper(filepath.Join(blocked, "cache.snapshot"))
 	for i := range 3 {
-		key, e := entry(t, fmt.Sprintf("n%d.example.", i), 600)
-		k.Store.Space(1).Put(key, e)
+		put(t, k.Store.Space(1), fmt.Sprintf("n%d.example.", i), 600)
 		k.Save()
 	}
 	wantLine(t, "blocked", log, "cannot write")
@@ -147,9 +140,8 @@ func TestKeeperCannotWrite(t *testing.T) {
 	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "written again") {
 		t.Errorf("its log is %q", text)
 	}
-	if _, err := os.Stat(k.Path); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(k.Path)
+	testutil.Check(t, err)
 }
 
 func TestKeeperRuns(t *testing.T) {
@@ -165,23 +157,19 @@ func TestKeeperRuns(t *testing.T) {
 		sp.Retain()
 		sp.SetBounds(Bounds{})
 		for i, ttl := range []uint32{10, 6000} {
-			key, e := entry(t, fmt.Sprintf("n%d.example.", i), ttl)
-			sp.Put(key, e)
+			put(t, sp, fmt.Sprintf("n%d.example.", i), ttl)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { k.Run(ctx); close(done) }()
 		<-time.After(90 * time.Second)
-		if n := sp.Len(Success); n != 1 {
-			t.Errorf("%d entries after a sweep", n)
-		}
+		testutil.Equal(t, "entries after a sweep", 1, sp.Len(Success))
 		if _, err := os.Stat(path); err == nil {
 			t.Error("saved too early")
 		}
 		<-time.After(2 * time.Minute)
-		if _, err := os.Stat(path); err != nil {
-			t.Error(err)
-		}
+		_, err := os.Stat(path)
+		testutil.Check(t, err)
 		key, _ := entry(t, "n1.example.", 0)
 		e, _ := sp.Get(key)
 		before := e.Left(k.Store.Now())
@@ -198,9 +186,7 @@ func TestKeeperRuns(t *testing.T) {
 			slept.Add(int64(600 * time.Millisecond))
 			<-time.After(sleepCheck)
 		}
-		if d := late() - was; d != 0 {
-			t.Errorf("after two short suspends the store's clock is %v late", d)
-		}
+		testutil.Equal(t, "how late the store's clock is after two short suspends", 0, late()-was)
 		stop()
 		<-done
 	})

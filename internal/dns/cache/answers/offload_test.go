@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,9 +18,7 @@ func TestShouldOffer(t *testing.T) {
 	ripe := func(now Instant, want bool) {
 		t.Helper()
 		e.Use()
-		if got := e.ShouldOffer(now); got != want {
-			t.Errorf("at %d: %t", now, got)
-		}
+		testutil.Equal(t, fmt.Sprint("offered at ", now), want, e.ShouldOffer(now))
 	}
 	ripe(0, false)
 	ripe(0, true)
@@ -76,9 +75,7 @@ func TestHeat(t *testing.T) {
 		want  int
 	}{{time.Second, 1, 1}, {time.Second, 40, 41}, {gap, 2, 43}, {gap + time.Second, 3, 3}, {0, 1 << 40, 1<<hitsBits - 1}, {0, 1, 1<<hitsBits - 1}} {
 		at += Instant(step.after)
-		if got := e.AddHits(at, gap, step.n); got != step.want {
-			t.Errorf("step %d: %d hits, want %d", i, got, step.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("hits of step %d", i), step.want, e.AddHits(at, gap, step.n))
 		if hits, last := e.Heat(); hits != step.want || last != at {
 			t.Errorf("step %d: %d hits, the last at %s", i, hits, time.Duration(last))
 		}
@@ -134,13 +131,10 @@ func TestOnRevoke(t *testing.T) {
 			if !offloadMinute(sp, e) {
 				t.Fatal("the entry was not offloaded")
 			}
-			if got := e.Key(); string(got.Bytes()) != string(k.Bytes()) {
-				t.Errorf("the key of the entry is %q", got.Bytes())
-			}
+			got := e.Key()
+			testutil.Equal(t, "the key of the entry", k.Bytes(), got.Bytes())
 			end(sp, k, e)
-			if returned != 1 {
-				t.Errorf("returned %d times", returned)
-			}
+			testutil.Equal(t, "times revoked", 1, returned)
 			if s.OnRevoke(nil); name != "denied under the same name" && offloadMinute(sp, e) {
 				t.Error("offloaded although it is gone")
 			}

@@ -23,7 +23,6 @@ func snapshot(t testing.TB, s *Store, boot Boot) []byte {
 // first is the time at the start of boot 1.
 var first = Boot{ID: [16]byte{1}}
 
-// at is a clock that always returns boot.
 func TestSnapshot(t *testing.T) {
 	boot := func(id byte, since time.Duration) Boot { return Boot{ID: [16]byte{id}, Since: since} }
 	for _, tc := range []struct {
@@ -48,9 +47,8 @@ func TestSnapshot(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewStore(0)
-				k, e := entry(t, "a.example.", 60)
 				s.Space(7).SetBounds(Bounds{Keep: time.Hour})
-				s.Space(7).Put(k, e)
+				k, e := put(t, s.Space(7), "a.example.", 60)
 				snap := snapshot(t, s, tc.at)
 				<-time.After(tc.passes)
 				next := NewStore(0)
@@ -79,12 +77,10 @@ func TestSnapshot(t *testing.T) {
 func TestRestoreKeepsNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, s := NewStore(0), NewStore(0)
-		k, e := entry(t, "a.example.", 60)
-		old.Space(1).Put(k, e)
+		k, _ := put(t, old.Space(1), "a.example.", 60)
 		snap := snapshot(t, old, first)
 		<-time.After(time.Second)
-		_, mine := entry(t, "a.example.", 30)
-		s.Space(1).Put(k, mine)
+		_, mine := put(t, s.Space(1), "a.example.", 30)
 		if done, err := s.Restore(bytes.NewReader(snap), first); err != nil || done.Entries != 0 {
 			t.Errorf("%+v, %v", done, err)
 		}
@@ -98,8 +94,7 @@ func TestRestoreKeepsNewer(t *testing.T) {
 func TestRestoreBroken(t *testing.T) {
 	s := NewStore(0)
 	for i := range 3 {
-		k, e := entry(t, fmt.Sprintf("n%d.example.", i), 60)
-		s.Space(1).Put(k, e)
+		put(t, s.Space(1), fmt.Sprintf("n%d.example.", i), 60)
 	}
 	good := snapshot(t, s, first)
 	broken := map[string][]byte{"nothing": nil, "another program's": []byte("once upon a time there was a file that was not ours")}
@@ -124,13 +119,11 @@ func TestRestoreBroken(t *testing.T) {
 func TestRestoreBounded(t *testing.T) {
 	s := NewStore(0)
 	for i := range 2000 {
-		k, e := entry(t, fmt.Sprintf("n%d.example.", i), 60)
-		s.Space(1).Put(k, e)
+		put(t, s.Space(1), fmt.Sprintf("n%d.example.", i), 60)
 	}
 	small := NewStore(50_000)
-	if _, err := small.Restore(bytes.NewReader(snapshot(t, s, first)), first); err != nil {
-		t.Fatal(err)
-	}
+	_, err := small.Restore(bytes.NewReader(snapshot(t, s, first)), first)
+	testutil.Must(t, err)
 	if n, limit := small.Bytes(); n > limit || n < limit/2 {
 		t.Errorf("%d bytes of %d", n, limit)
 	}
@@ -139,8 +132,7 @@ func TestRestoreBounded(t *testing.T) {
 // FuzzRestore reads arbitrary bytes. Everything restored must be an answer, and within the limits.
 func FuzzRestore(f *testing.F) {
 	s := NewStore(0)
-	k, e := entry(f, "a.example.", 60)
-	s.Space(1).Put(k, e)
+	put(f, s.Space(1), "a.example.", 60)
 	good := snapshot(f, s, first)
 	f.Add(good[:len(good)-4])
 	f.Add(good[:headerBytes])

@@ -2,6 +2,7 @@ package answers
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"sync"
 	"testing"
@@ -18,8 +19,7 @@ func TestStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore(0)
 		sp := s.Space(1)
-		k, e := entry(t, "a.example.", 60)
-		sp.Put(k, e)
+		k, e := put(t, sp, "a.example.", 60)
 		if got, denial := sp.Get(k); got != e || denial != nil {
 			t.Fatal("not found")
 		}
@@ -40,15 +40,10 @@ func TestStore(t *testing.T) {
 			t.Error("found for another DO")
 		}
 		<-time.After(59 * time.Second)
-		if left := e.Left(s.Now()); left != 1 {
-			t.Errorf("%d s left, want 1", left)
-		}
+		testutil.Equal(t, "seconds left", 1, e.Left(s.Now()))
 		<-time.After(2 * time.Second)
-		if left := e.Left(s.Now()); left != -1 {
-			t.Errorf("%d s left, want -1", left)
-		}
-		_, again := entry(t, "a.example.", 60)
-		sp.Put(k, again)
+		testutil.Equal(t, "seconds left", -1, e.Left(s.Now()))
+		_, again := put(t, sp, "a.example.", 60)
 		if got, _ := sp.Get(k); got != again || sp.Len(Success) != 1 {
 			t.Error("not replaced")
 		}
@@ -69,14 +64,12 @@ func TestFlood(t *testing.T) {
 	sp.SetBounds(Bounds{Entries: [classes]int{1000, 1000}})
 	var hot []*msg.Key
 	for i := range 500 {
-		k, e := entry(t, fmt.Sprintf("hot%d.example.", i), 600)
-		sp.Put(k, e)
+		k, _ := put(t, sp, fmt.Sprintf("hot%d.example.", i), 600)
 		sp.Get(k)
 		hot = append(hot, k)
 	}
 	for i := range 5000 {
-		k, e := entry(t, fmt.Sprintf("r%d.example.", i), 600)
-		sp.Put(k, e)
+		put(t, sp, fmt.Sprintf("r%d.example.", i), 600)
 		if n := sp.Len(Success); n > 1000 {
 			t.Fatalf("%d entries", n)
 		}
@@ -97,12 +90,10 @@ func TestFloodBytes(t *testing.T) {
 	s := NewStore(200_000)
 	quiet, loud := s.Space(1), s.Space(2)
 	for i := range 100 {
-		k, e := entry(t, fmt.Sprintf("q%d.example.", i), 600)
-		quiet.Put(k, e)
+		put(t, quiet, fmt.Sprintf("q%d.example.", i), 600)
 	}
 	for i := range 5000 {
-		k, e := entry(t, fmt.Sprintf("l%d.example.", i), 600)
-		loud.Put(k, e)
+		put(t, loud, fmt.Sprintf("l%d.example.", i), 600)
 		if n, limit := s.Bytes(); n > limit {
 			t.Fatalf("%d bytes of %d", n, limit)
 		}
@@ -119,13 +110,8 @@ func TestFloodBytes(t *testing.T) {
 // TestLargeAnswer: the largest answer takes the place of an earlier one, also in the smallest store that can be configured.
 func TestLargeAnswer(t *testing.T) {
 	sp := NewStore(1 << 20).Space(1)
-	k, old := entry(t, "a.example.", 60)
-	sp.Put(k, old)
-	addresses := make([]string, 3900)
-	for i := range addresses {
-		addresses[i] = fmt.Sprintf("a.example. 60 IN A 10.1.%d.%d", i/200, i%200)
-	}
-	large, err := NewEntry(k, Success, answer(t, "a.example.", dns.TypeA, addresses...), 60)
+	k, old := put(t, sp, "a.example.", 60)
+	large, err := NewEntry(k, Success, answer(t, "a.example.", dns.TypeA, many(3900, "a.example. 60 IN A 10.1.%d.%d")...), 60)
 	testutil.Must(t, err)
 	sp.Put(k, large)
 	if got, _ := sp.Peek(k); got != large {
@@ -138,34 +124,28 @@ func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
 	sp.SetBounds(Bounds{Entries: [classes]int{64, 64}})
-	put := func(name string) *msg.Key {
-		k, e := entry(t, name, 600)
-		sp.Put(k, e)
-		return k
-	}
 	for i := range 64 {
-		k := put(fmt.Sprintf("base%d.example.", i))
+		k, _ := put(t, sp, fmt.Sprintf("base%d.example.", i), 600)
 		sp.Get(k)
 	}
-	k := put("again.example.")
+	k, _ := put(t, sp, "again.example.", 600)
 	for i := 0; ; i++ {
 		if e, _ := sp.Get(k); e == nil {
 			break
 		} else {
 			e.uses.Store(0) // looking must not count
 		}
-		put(fmt.Sprintf("r%d.example.", i))
+		put(t, sp, fmt.Sprintf("r%d.example.", i), 600)
 		if i > 1000 {
 			t.Fatal("never evicted")
 		}
 	}
-	put("again.example.")
-	_, e := entry(t, "again.example.", 600)
+	put(t, sp, "again.example.", 600)
 	sh := sp.shard(k.Hash(s.seed))
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()
 	if got := sh.index[Success][k.Hash(s.seed)]; got == nil || got.list != &sh.queue[Success].main {
-		t.Errorf("not in the main queue: %v, %v", got, e)
+		t.Errorf("not in the main queue: %v", got)
 	}
 }
 
@@ -174,13 +154,11 @@ func TestUsedBefore(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		s := NewStore(0)
 		sp := s.Space(1)
-		k, e := entry(t, "a.example.", 600)
-		sp.Put(k, e)
+		k, _ := put(t, sp, "a.example.", 600)
 		if used {
 			sp.Get(k)
 		}
-		_, e = entry(t, "a.example.", 600)
-		sp.Put(k, e)
+		_, e := put(t, sp, "a.example.", 600)
 		if q := &sp.shard(k.Hash(s.seed)).queue[Success]; (e.list == &q.main) != used {
 			t.Errorf("used %t: in the wrong queue", used)
 		}
@@ -197,8 +175,7 @@ func TestSweep(t *testing.T) {
 		left.SetBounds(Bounds{Keep: time.Minute})
 		for _, sp := range []*Space{used, left} {
 			for i, ttl := range []uint32{10, 600} {
-				k, e := entry(t, fmt.Sprintf("n%d.example.", i), ttl)
-				sp.Put(k, e)
+				put(t, sp, fmt.Sprintf("n%d.example.", i), ttl)
 			}
 		}
 		<-time.After(69 * time.Second)
@@ -212,16 +189,14 @@ func TestSweep(t *testing.T) {
 		if used.Len(Success) != 1 || left.Len(Success) != 0 {
 			t.Errorf("%d in use, %d left", used.Len(Success), left.Len(Success))
 		}
-		k, e := entry(t, "late.example.", 60)
-		left.Put(k, e) // a query that was still under way
+		put(t, left, "late.example.", 60) // a query that was still under way
 		s.Sweep()
 		if n, _ := s.Bytes(); left.Len(Success) != 0 || n != used.bytes[Success].Load() {
 			t.Error("an entry of a space that is not in use stays")
 		}
 		// A configuration got the space before a sweep, and begins to serve after it.
 		left.Retain()
-		k, e = entry(t, "late.example.", 60)
-		left.Put(k, e)
+		k, _ := put(t, left, "late.example.", 60)
 		if _, found := s.Find(k); !found || left.Len(Success) != 1 {
 			t.Error("a space that is in use again stores no entry")
 		}
@@ -238,11 +213,7 @@ func TestSweep(t *testing.T) {
 func TestHonestBytes(t *testing.T) {
 	const n = 4000
 	for _, records := range []int{1, 8} {
-		names := make([]string, n)
-		var rrs []string
-		for i := range records {
-			rrs = append(rrs, fmt.Sprintf("x.example. 60 IN A 192.0.2.%d", i))
-		}
+		names, rrs := make([]string, n), many(records, "x.example. 60 IN A 192.0.%d.%d")
 		for i := range names {
 			names[i] = fmt.Sprintf("svc-%d.namespace.svc.cluster.local.", i)
 		}
@@ -280,9 +251,7 @@ func TestConcurrent(t *testing.T) {
 				sp.Put(k, e)
 				if i%500 == 0 {
 					s.Sweep()
-					if err := s.Snapshot(discard{}, Boot{}); err != nil {
-						t.Error(err)
-					}
+					testutil.Check(t, s.Snapshot(io.Discard, Boot{}))
 				}
 			}
 		})
@@ -298,9 +267,7 @@ func TestConcurrent(t *testing.T) {
 					t.Error("a queue and its index differ")
 				}
 			}
-			if n != sp.Len(c) {
-				t.Errorf("%d entries, %d are counted", n, sp.Len(c))
-			}
+			testutil.Equal(t, "entries counted", n, sp.Len(c))
 			bytes += sp.bytes[c].Load()
 		}
 	}
@@ -309,16 +276,11 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
-
 // TestTryPeek: TryPeek does not wait while a writer has the lock. Otherwise it finds what Peek finds, and counts no use.
 func TestTryPeek(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
-	k, e := entry(t, "a.example.", 30)
-	sp.Put(k, e)
+	k, e := put(t, sp, "a.example.", 30)
 	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses.Load() != 0 {
 		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses.Load())
 	}
@@ -332,9 +294,7 @@ func TestTryPeek(t *testing.T) {
 		t.Error("nobody has the lock")
 	}
 	for range 5 {
-		if n := e.Hits(s.Now(), time.Minute); n != 1 {
-			t.Errorf("Hits counted: %d", n)
-		}
+		testutil.Equal(t, "hits with the next one", 1, e.Hits(s.Now(), time.Minute))
 	}
 	if n := e.Hit(s.Now(), time.Minute); n != 1 || e.Hits(s.Now(), time.Minute) != 2 {
 		t.Errorf("hits %d, next %d", n, e.Hits(s.Now(), time.Minute))

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/msg"
@@ -17,8 +16,7 @@ import (
 // answer packs an answer to name with the records below it.
 func answer(t testing.TB, name string, qtype uint16, records ...string) []byte {
 	t.Helper()
-	m := new(dns.Msg)
-	m.SetQuestion(name, qtype)
+	m := new(dns.Msg).SetQuestion(name, qtype)
 	m.Id, m.Response, m.RecursionAvailable, m.Compress = 4711, true, true, true
 	for _, r := range records {
 		rr, err := dns.NewRR(r)
@@ -46,6 +44,14 @@ func entry(t testing.TB, name string, ttl uint32) (*msg.Key, *Entry) {
 	k, _ := key(t, name, dns.TypeA)
 	e, err := NewEntry(k, Success, answer(t, name, dns.TypeA, name+" 60 IN A 192.0.2.1"), ttl)
 	testutil.Must(t, err)
+	return k, e
+}
+
+// put stores an entry in a space.
+func put(t testing.TB, sp *Space, name string, ttl uint32) (*msg.Key, *Entry) {
+	t.Helper()
+	k, e := entry(t, name, ttl)
+	sp.Put(k, e)
 	return k, e
 }
 
@@ -128,9 +134,7 @@ func TestReplyRotates(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, got, sorted)
 			}
 		}
-		if len(seen) != min(tc.turns, asks) {
-			t.Errorf("%s: %d in front, want %d", name, len(seen), tc.turns)
-		}
+		testutil.Equal(t, name+": addresses in front", min(tc.turns, asks), len(seen))
 	}
 }
 
@@ -162,21 +166,15 @@ func TestReply(t *testing.T) {
 				got += " " + f.name
 			}
 		}
-		if got != tc.want {
-			t.Errorf("want %q, got %q", tc.want, got)
-		}
+		testutil.Equal(t, "ID and flags", tc.want, got)
 		var records []string
 		for _, rr := range m.Answer {
 			records = append(records, strings.ReplaceAll(rr.String(), "\t", " "))
 		}
 		// The suffix of web.example.org points into the query, so it has its case too.
 		want := []string{"wWw.ExaMple.ORG. 7 IN CNAME web.ExaMple.ORG.", "web.ExaMple.ORG. 7 IN A 192.0.2.1"}
-		if diff := cmp.Diff(want, records); diff != "" {
-			t.Error(diff)
-		}
-		if m.Question[0].Name != "wWw.ExaMple.ORG." {
-			t.Errorf("question %v", m.Question)
-		}
+		testutil.Equal(t, "records", want, records)
+		testutil.Equal(t, "the question's name", "wWw.ExaMple.ORG.", m.Question[0].Name)
 	}
 }
 
@@ -214,11 +212,9 @@ func TestNotKept(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	if _, err := NewEntry(k, Success, good, 60); err != nil {
-		t.Error(err)
-	}
+	_, err = NewEntry(k, Success, good, 60)
+	testutil.Check(t, err)
 	k, _ = key(t, "a.example.", 65280)
-	if _, err := NewEntry(k, Success, answer(t, "a.example.", 65280, `a.example. 60 IN TYPE65280 \# 0`), 60); err != nil {
-		t.Errorf("a record without data: %v", err)
-	}
+	_, err = NewEntry(k, Success, answer(t, "a.example.", 65280, `a.example. 60 IN TYPE65280 \# 0`), 60)
+	testutil.Check(t, err, "a record without data")
 }
