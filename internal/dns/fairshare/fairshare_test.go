@@ -1,9 +1,12 @@
 package fairshare
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestClient(t *testing.T) {
@@ -19,9 +22,7 @@ func TestClient(t *testing.T) {
 		{nil, "invalid IP"},
 		{&net.UnixAddr{Name: "x"}, "invalid IP"},
 	} {
-		if got := Client(tc.addr).String(); got != tc.want {
-			t.Errorf("client of %v is %s, want %s", tc.addr, got, tc.want)
-		}
+		testutil.Equal(t, fmt.Sprintf("client of %v", tc.addr), tc.want, Client(tc.addr).String())
 	}
 }
 

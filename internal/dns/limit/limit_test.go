@@ -121,13 +121,9 @@ func TestQuietPodIsServedInAFlood(t *testing.T) {
 				t.Errorf("rcode %d", *code)
 			}
 		}
-		if passed != 50 {
-			t.Errorf("%d of the flood were asked, want half of the limit", passed)
-		}
+		testutil.Equal(t, "queries of the flood that were forwarded: half of the limit", 50, passed)
 		for i, code := range quiet {
-			if *code != dns.RcodeSuccess {
-				t.Errorf("question %d of a quiet pod: rcode %d", i, *code)
-			}
+			testutil.Equal(t, fmt.Sprintf("code of question %d of a quiet pod", i), dns.RcodeSuccess, *code)
 		}
 		if up.asked != 70 || g.slots.Used() != 0 {
 			t.Errorf("%d asked, %d in flight at the end", up.asked, g.slots.Used())
@@ -203,9 +199,7 @@ func TestSetup(t *testing.T) {
 		c := caddy.NewTestController("dns", tc.input)
 		err := Setup(g)(c)
 		if tc.want != "" {
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%q: %v, want an error with %q", tc.input, err, tc.want)
-			}
+			testutil.WantError(t, err, tc.want, tc.input)
 			continue
 		}
 		if err != nil {
@@ -215,12 +209,8 @@ func TestSetup(t *testing.T) {
 		if limit, err := parse(caddy.NewTestController("dns", tc.input)); err != nil || limit != tc.limit {
 			t.Errorf("%q: limit %d, %v; want %d", tc.input, limit, err, tc.limit)
 		}
-		if got := g.slots.Size(); got != 3 {
-			t.Errorf("%q: the limit became %d before the start", tc.input, got)
-		}
-		if n := len(dnsserver.GetConfig(c).Plugin); n != 1 {
-			t.Errorf("%q: %d plugins", tc.input, n)
-		}
+		testutil.Equal(t, tc.input+": the limit before the start", 3, g.slots.Size())
+		testutil.Equal(t, tc.input+": plugins", 1, len(dnsserver.GetConfig(c).Plugin))
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/coredns/coredns/plugin"
 	stock "github.com/coredns/coredns/plugin/metrics"
 	"github.com/coredns/coredns/plugin/test"
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -93,14 +92,12 @@ func TestSameAsCoreDNS(t *testing.T) {
 		for _, addr := range []net.Addr{udp4, udp6, tcp4, tcp6} {
 			for _, name := range []string{"a.example.org.", "A.EXAMPLE.net.", "a.b.example.org.", "b.example.org.", "xb.example.org.", "org.", ".", "fail.example.org.", "odd.example.org.", "raw.example.org."} {
 				for qtype := range uint16(300) {
-					r := new(dns.Msg)
-					r.SetQuestion(name, qtype)
+					r := new(dns.Msg).SetQuestion(name, qtype)
 					if qtype%3 == 0 {
 						r.SetEdns0(1232, qtype%2 == 0)
 					}
-					if _, err := h.ServeDNS(ctx, &writer{addr: addr}, r); err != nil {
-						t.Fatal(err)
-					}
+					_, err := h.ServeDNS(ctx, &writer{addr: addr}, r)
+					testutil.Must(t, err)
 				}
 			}
 		}
@@ -118,9 +115,7 @@ func TestSameAsCoreDNS(t *testing.T) {
 	if len(want) < 100 {
 		t.Fatalf("only %d series to compare with", len(want))
 	}
-	if diff := cmp.Diff(want, counted(t, "dns://ours:53")); diff != "" {
-		t.Errorf("series differ from CoreDNS's (-theirs +ours):\n%s", diff)
-	}
+	testutil.Equal(t, "series, CoreDNS's wanted", want, counted(t, "dns://ours:53"))
 }
 
 func TestSetup(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/dnstest"
 	"github.com/coredns/coredns/plugin/test"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // from is a response writer whose client is addr.
@@ -51,12 +53,9 @@ func TestProbe(t *testing.T) {
 		{"root", udp("127.0.0.1"), ".", dns.TypeTXT, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := new(dns.Msg)
-			r.SetQuestion(tc.qname, tc.qtype)
 			rec := dnstest.NewRecorder(&from{addr: tc.client})
-			if _, err := p.ServeDNS(context.Background(), rec, r); err != nil {
-				t.Fatal(err)
-			}
+			_, err := p.ServeDNS(context.Background(), rec, new(dns.Msg).SetQuestion(tc.qname, tc.qtype))
+			testutil.Must(t, err)
 			if !tc.want {
 				if rec.Msg.Rcode != dns.RcodeNameError || len(rec.Msg.Answer) != 0 {
 					t.Fatalf("want NXDOMAIN without answer, got %v", rec.Msg)

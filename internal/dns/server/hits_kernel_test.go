@@ -30,11 +30,7 @@ func kernelLevel(t testing.TB, servers ...netip.Addr) *bpf.Level {
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 		t.Fatal("mount a BPF file system: ", err)
 	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error("unmount: ", err)
-		}
-	})
+	t.Cleanup(func() { testutil.Check(t, unix.Unmount(dir, 0), "unmount") })
 	folder := filepath.Join(dir, "neardns")
 	l, err := bpf.Open(bpf.Options{Folder: folder, Entries: 4096, Log: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)

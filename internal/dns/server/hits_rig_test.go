@@ -80,9 +80,8 @@ func worldAnswer(r *mdns.Msg) *mdns.Msg {
 		m.Answer = addresses(q.Name, 1)
 		m.Answer[0].Header().Ttl = 0
 	case "alias":
-		m.Answer = append(m.Answer, &mdns.CNAME{Hdr: rr(q.Name, mdns.TypeCNAME), Target: "b.example.org."},
-			&mdns.CNAME{Hdr: rr("b.example.org.", mdns.TypeCNAME), Target: "C.Example.NET."})
-		m.Answer = append(m.Answer, addresses("C.Example.NET.", 3)...)
+		m.Answer = append([]mdns.RR{&mdns.CNAME{Hdr: rr(q.Name, mdns.TypeCNAME), Target: "b.example.org."},
+			&mdns.CNAME{Hdr: rr("b.example.org.", mdns.TypeCNAME), Target: "C.Example.NET."}}, addresses("C.Example.NET.", 3)...)
 	case "leads": // to nothing
 		m.Answer, m.Ns = []mdns.RR{&mdns.CNAME{Hdr: rr(q.Name, mdns.TypeCNAME), Target: "b.example.org."}}, []mdns.RR{soa}
 	case "many":

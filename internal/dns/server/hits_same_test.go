@@ -157,9 +157,7 @@ func TestHitsRotate(t *testing.T) {
 			}
 			counts[r.Answer[0].(*mdns.A).A.String()]++
 		}
-		if diff := cmp.Diff(want, counts); diff != "" {
-			t.Errorf("%s: first of the answers (-want +got):\n%s", name, diff)
-		}
+		testutil.Equal(t, name+": first of the answers", want, counts)
 	}
 }
 
@@ -185,17 +183,14 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 		synctest.Wait()
 		after := byFamily(coreDNSCounts(t))
 		for _, name := range []string{"dns_requests_total", "dns_responses_total", "cache_requests_total", "cache_hits_total", "cache_prefetch_total"} {
-			if n := after[name] - before[name]; n != 1 {
-				t.Errorf("%s: the question and its refresh are counted %v times", name, n)
-			}
+			testutil.Equal(t, name+" of the query and its refresh", 1, after[name]-before[name])
 		}
 		b, ok := p.fast(m, false)
 		if !ok {
 			t.Fatal("no hit after the refresh")
 		}
-		if _, ttls := settled(t, b); ttls[0] != worldTTL {
-			t.Errorf("TTL %d after the refresh", ttls[0])
-		}
+		_, ttls := settled(t, b)
+		testutil.Equal(t, "TTL after the refresh", worldTTL, ttls[0])
 	})
 }
 
@@ -214,9 +209,7 @@ func TestSlowZones(t *testing.T) {
 			}
 			name, _, _ := strings.Cut(directive, " ")
 			want := !slices.Contains([]string{"log", "acl", "rewrite", "dns64", "loadbalance", "local"}, name)
-			if got := hits("a.slow.example."); got != want {
-				t.Errorf("a hit: %t", got)
-			}
+			testutil.Equal(t, "a hit", want, hits("a.slow.example."))
 			p.slow(packed(t, question("a.slow.example.", mdns.TypeA)), false)
 			want = slices.Contains([]string{"log", "rewrite", "dns64", "loadbalance"}, name)
 			if p.level != queryinfo.Hit || p.message != want {
@@ -237,9 +230,7 @@ func TestHitsByZone(t *testing.T) {
 		"deep.part.example.": false, "part.example.": false} {
 		m := packed(t, question(name, mdns.TypeA))
 		p.slow(m, false)
-		if got := p.same(t, name, m, false); got != want {
-			t.Errorf("%s: a hit: %t", name, got)
-		}
+		testutil.Equal(t, name+": a hit", want, p.same(t, name, m, false))
 	}
 }
 

@@ -60,20 +60,18 @@ func option(options ...mdns.EDNS0) func(*mdns.Msg) {
 	}
 }
 
-func bits(f func(m *mdns.Msg)) func(*mdns.Msg) { return f }
-
 var variants = []variant{
 	{name: "as it is", plain: true},
-	{name: "no RD", plain: true, put: bits(func(m *mdns.Msg) { m.RecursionDesired = false })},
-	{name: "AD", plain: true, put: bits(func(m *mdns.Msg) { m.AuthenticatedData = true })},
-	{name: "CD", plain: true, put: bits(func(m *mdns.Msg) { m.CheckingDisabled = true })},
-	{name: "AD and CD", plain: true, put: bits(func(m *mdns.Msg) { m.AuthenticatedData, m.CheckingDisabled = true, true })},
-	{name: "Z", put: bits(func(m *mdns.Msg) { m.Zero = true })},
-	{name: "AA", put: bits(func(m *mdns.Msg) { m.Authoritative = true })},
-	{name: "TC", put: bits(func(m *mdns.Msg) { m.Truncated = true })},
-	{name: "RA", put: bits(func(m *mdns.Msg) { m.RecursionAvailable = true })},
-	{name: "a response code", put: bits(func(m *mdns.Msg) { m.Rcode = 5 })},
-	{name: "an answer", put: bits(func(m *mdns.Msg) { m.Response = true })},
+	{name: "no RD", plain: true, put: func(m *mdns.Msg) { m.RecursionDesired = false }},
+	{name: "AD", plain: true, put: func(m *mdns.Msg) { m.AuthenticatedData = true }},
+	{name: "CD", plain: true, put: func(m *mdns.Msg) { m.CheckingDisabled = true }},
+	{name: "AD and CD", plain: true, put: func(m *mdns.Msg) { m.AuthenticatedData, m.CheckingDisabled = true, true }},
+	{name: "Z", put: func(m *mdns.Msg) { m.Zero = true }},
+	{name: "AA", put: func(m *mdns.Msg) { m.Authoritative = true }},
+	{name: "TC", put: func(m *mdns.Msg) { m.Truncated = true }},
+	{name: "RA", put: func(m *mdns.Msg) { m.RecursionAvailable = true }},
+	{name: "a response code", put: func(m *mdns.Msg) { m.Rcode = 5 }},
+	{name: "an answer", put: func(m *mdns.Msg) { m.Response = true }},
 	{name: "OPT 0", plain: true, put: opt(0, false)},
 	{name: "OPT 100", plain: true, put: opt(100, false)},
 	{name: "OPT 512", plain: true, put: opt(512, false)},

@@ -37,10 +37,8 @@ func TestInherit(t *testing.T) {
 	early, err := net.Dial("udp", addressOf(cfg))
 	testutil.Must(t, err)
 	defer early.Close()
-	wire := packed(t, question("early.example.org.", mdns.TypeA))
-	if _, err := early.Write(wire); err != nil {
-		t.Fatal(err)
-	}
+	_, err = early.Write(packed(t, question("early.example.org.", mdns.TypeA)))
+	testutil.Must(t, err)
 	sockets, err := first.Sockets()
 	testutil.Must(t, err)
 	next := cfg
@@ -61,9 +59,7 @@ func TestInherit(t *testing.T) {
 	answers("test.1")
 	second.Resume()
 	first.Pause()
-	if err := first.Stop(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, first.Stop())
 	answers("test.2")
 }
 

@@ -74,16 +74,12 @@ func TestServes(t *testing.T) {
 	default:
 		t.Error("not done after Stop")
 	}
-	if err := s.Stop(); err != nil {
-		t.Errorf("second stop: %v", err)
-	}
+	testutil.Check(t, s.Stop(), "second stop")
 	if err := s.Restart(context.Background(), cfg); !errors.Is(err, listener.ErrStopped) {
 		t.Errorf("restart after stop: %v", err)
 	}
 	// The addresses are free again at once, for a successor and for this server.
-	if err := s.Start(context.Background(), cfg); err != nil {
-		t.Fatalf("start after stop: %v", err)
-	}
+	testutil.Must(t, s.Start(context.Background(), cfg))
 	wantA(t, ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
 	// Other classes than IN are forwarded, as by kube-dns's own CoreDNS.
 	for class, qtype := range map[uint16]uint16{mdns.ClassCHAOS: mdns.TypeTXT, mdns.ClassANY: mdns.TypeA} {
@@ -114,16 +110,13 @@ func TestFailedStartUp(t *testing.T) {
 	cfg.Snippets = map[string]string{"file.example": "file " + zone}
 	cfg.StubDomains = map[string][]nameserver.Address{"corp.example": servers(up.addr)}
 	store, gate := answers.NewStore(0), limit.New(1)
-	s := sharing(slog.New(slog.DiscardHandler), nil, store, gate)
+	s := sharing(slog.New(slog.DiscardHandler), store, gate)
 	testutil.Must(t, s.Start(t.Context(), cfg))
 	defer s.Stop() //nolint:errcheck // at the end
 	resolve := func(i int) (rcode int) {
 		t.Helper()
-		wire, err := question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA).Pack()
+		rcode, err := s.Fetch(packed(t, question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), nil)
 		testutil.Must(t, err)
-		if rcode, err = s.Fetch(wire, nil); err != nil {
-			t.Fatal(err)
-		}
 		return rcode
 	}
 	const names = 1100
@@ -192,9 +185,7 @@ func TestLog(t *testing.T) {
 				}
 			}
 			// A query is logged when it was answered, perhaps a moment later; Stop waits for that.
-			if err := s.Stop(); err != nil {
-				t.Error(err)
-			}
+			testutil.Check(t, s.Stop())
 			for _, want := range tc.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("%q is missing in:\n%s", want, out)

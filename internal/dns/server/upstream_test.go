@@ -19,7 +19,6 @@ import (
 	askplugin "github.com/neardns/neardns/internal/dns/forward"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/internal/dns/limit"
-	"github.com/neardns/neardns/internal/dns/listener"
 	"github.com/neardns/neardns/internal/dns/metrics"
 	"github.com/neardns/neardns/internal/dns/probe"
 	"github.com/neardns/neardns/internal/dns/server"
@@ -98,16 +97,13 @@ func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	}
 }
 
-func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
-
-// observed makes a server with an observer.
-func observed(log *slog.Logger, o listener.Observer) *server.Server {
-	return sharing(log, o, answers.NewStore(0), limit.New(limit.DefaultLimit))
+func newServer(log *slog.Logger) *server.Server {
+	return sharing(log, answers.NewStore(0), limit.New(limit.DefaultLimit))
 }
 
 // sharing makes a server with a store and a gate that the test has, too.
-func sharing(log *slog.Logger, o listener.Observer, answers *answers.Store, gate *limit.Gate) *server.Server {
-	return server.New(log, o, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
+func sharing(log *slog.Logger, answers *answers.Store, gate *limit.Gate) *server.Server {
+	return server.New(log, nil, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(gate)},
 		corefile.Plugin{Name: "ask", Setup: askplugin.Setup(askplugin.NewServers(log))},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(answers, cache.NewMetrics(answers, nil), nil)})
@@ -160,13 +156,9 @@ func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
 	testutil.Must(t, err)
 	defer conn.Close()
 	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
-	if err := client.WriteMsg(q); err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
+	testutil.Must(t, client.WriteMsg(q))
 	m, err := client.ReadMsg()
-	if err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
+	testutil.Must(t, err)
 	if m.Id != q.Id {
 		t.Fatalf("%s %s: an answer with ID %d to %d", network, server, m.Id, q.Id)
 	}
