@@ -31,12 +31,17 @@ type stand struct {
 	says       bool
 }
 
+func newStand(t *testing.T, most int, k *fakeKernel) *stand {
+	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: k, until: time.Hour, says: true}
+	s.space, s.offloader = s.store.Space(1), New(s.store, most)
+	s.build()
+	return s
+}
+
 // onStand returns a test with a running Offloader, for a bubble of synctest.
 func onStand(most int, f func(s *stand)) func(t *testing.T) {
 	return func(t *testing.T) {
-		s := &stand{t: t, store: answers.NewStore(0), fakeKernel: newFakeKernel(), until: time.Hour, says: true}
-		s.space, s.offloader = s.store.Space(1), New(s.store, most)
-		s.build()
+		s := newStand(t, most, newFakeKernel())
 		testutil.Must(t, s.offloader.Begin(s.fakeKernel))
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -368,9 +373,7 @@ func TestFaults(t *testing.T) {
 
 // TestNeverWaits: if no goroutine takes offers, they are declined, and nothing is allocated for one.
 func TestNeverWaits(t *testing.T) {
-	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: new(fakeKernel), until: time.Hour, says: true}
-	s.space, s.offloader = s.store.Space(1), New(s.store, 10)
-	s.build()
+	s := newStand(t, 10, new(fakeKernel))
 	if s.source.Enabled() {
 		t.Error("open before Begin")
 	}
@@ -384,17 +387,9 @@ func TestNeverWaits(t *testing.T) {
 
 // TestRace has hits, changes, reloads and polls at the same time; at the end every offloaded entry is in the store.
 func TestRace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := answers.NewStore(0)
-		b := newFakeKernel()
-		s := &stand{t: t, store: store, space: store.Space(1), offloader: New(store, 8), fakeKernel: b, until: time.Hour, says: true}
-		s.build()
-		testutil.Must(t, s.offloader.Begin(b))
-		ctx, end := context.WithCancel(t.Context())
-		var running, wg sync.WaitGroup
-		running.Go(func() { s.offloader.Run(ctx) })
+	synctest.Test(t, onStand(8, func(s *stand) {
+		var wg sync.WaitGroup
 		var current sync.Map
-		source := s.source
 		for i := range 4 {
 			wg.Go(func() {
 				for n := range 3000 {
@@ -406,7 +401,7 @@ func TestRace(t *testing.T) {
 						s.offloader.Poll()
 					default:
 						if e, ok := current.Load(name); ok {
-							source.Offer(e.(*answers.Entry), store.Now(), 512) //nolint:errcheck // it is one
+							s.source.Offer(e.(*answers.Entry), s.store.Now(), 512) //nolint:errcheck // it is one
 						}
 					}
 				}
@@ -415,21 +410,19 @@ func TestRace(t *testing.T) {
 		wg.Wait()
 		synctest.Wait() // the offers so far are taken
 		current.Range(func(_, e any) bool {
-			source.Offer(e.(*answers.Entry), store.Now(), 512) //nolint:errcheck // it is one
+			s.source.Offer(e.(*answers.Entry), s.store.Now(), 512) //nolint:errcheck // it is one
 			return true
 		})
 		synctest.Wait()
-		end()
-		running.Wait()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if len(b.has) == 0 || len(b.has) > 8 {
-			t.Errorf("%d answers are offloaded", len(b.has))
+		s.fakeKernel.mu.Lock()
+		defer s.fakeKernel.mu.Unlock()
+		if n := len(s.fakeKernel.has); n == 0 || n > 8 {
+			t.Errorf("%d answers are offloaded", n)
 		}
-		for q, l := range b.has {
+		for q, l := range s.fakeKernel.has {
 			if success, _ := s.space.Peek(l.Key); success != l.Entry {
 				t.Errorf("%q: the kernel has another answer than the store", q)
 			}
 		}
-	})
+	}))
 }

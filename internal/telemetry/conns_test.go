@@ -69,15 +69,7 @@ func TestEndpointIsBounded(t *testing.T) {
 		})
 	}
 	for range 3 {
-		resp, err := from("127.0.0.2").Get("http://" + at)
-		if err != nil {
-			t.Fatalf("another source: %v", err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if string(body) != "well" {
-			t.Errorf("another source is told %q", body)
-		}
+		testutil.Equal(t, "the answer to another source", "well", body(from("127.0.0.2"), "http://"+at))
 	}
 	long, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at, nil)
 	testutil.Must(t, err)
@@ -155,13 +147,11 @@ func TestScrapesTakeTurns(t *testing.T) {
 		testutil.Must(t, err)
 		defer c.Close()
 		_, _ = io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-		if _, err := io.ReadFull(c, make([]byte, 16)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = io.ReadFull(c, make([]byte, 16))
+		testutil.Must(t, err)
 	}
 	var wg sync.WaitGroup
-	errs := make(chan error, 6)
-	for range cap(errs) {
+	for range 6 {
 		wg.Go(func() {
 			resp, err := from("127.0.0.2").Get("http://" + at)
 			if err == nil {
@@ -170,19 +160,11 @@ func TestScrapesTakeTurns(t *testing.T) {
 				}
 				_ = resp.Body.Close()
 			}
-			errs <- err
+			testutil.Check(t, err)
 		})
 	}
 	waitFor(t, "work", func() bool { return now.Load() == maxScrapes })
 	close(release)
 	wg.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if most.Load() != maxScrapes {
-		t.Errorf("%d at a time, want %d", most.Load(), maxScrapes)
-	}
+	testutil.Equal(t, "scrapes at a time", maxScrapes, most.Load())
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -21,7 +22,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/goleak"
@@ -90,9 +90,7 @@ func TestKernelHitsAuto(t *testing.T) {
 	for _, k := range []KernelHits{{Auto: true}, {Auto: true, OK: true}, {}} {
 		m := New("v0.1.0")
 		m.CollectKernelHits(func() (KernelHits, bool) { return k, true })
-		if found, want := exports(t, m, "neardns_kernel_ok"), k.OK || !k.Auto; found != want {
-			t.Errorf("%+v: neardns_kernel_ok is there: %t", k, found)
-		}
+		testutil.Equal(t, fmt.Sprintf("neardns_kernel_ok of %+v", k), k.OK || !k.Auto, exports(t, m, "neardns_kernel_ok"))
 	}
 }
 
@@ -113,9 +111,7 @@ func TestConfigOK(t *testing.T) {
 		want float64
 	}{{func() {}, 1}, {func() { m.Read(false) }, 0}, {func() { m.Read(true) }, 1}, {func() { m.Reload(false) }, 0}, {func() { m.Reload(true) }, 1}} {
 		step.do()
-		if got := promtest.ToFloat64(m.config); got != step.want {
-			t.Errorf("step %d: %v, want %v", i, got, step.want)
-		}
+		testutil.Equal(t, fmt.Sprint("config_ok after step ", i), step.want, promtest.ToFloat64(m.config))
 	}
 	if got := m.Totals("neardns_none_total", "neardns_reloads_total"); got[0] != 0 || got[1] != 3 {
 		t.Errorf("totals %v, want no others and 3 reloads", got)
@@ -128,13 +124,9 @@ func TestLeaseGone(t *testing.T) {
 	addr := netip.MustParseAddr("169.254.20.11")
 	for range 2 {
 		m.Lease(addr, steer.UDP, true)
-		if got := promtest.ToFloat64(m.changes); got != 1 {
-			t.Errorf("%v changes, want 1", got)
-		}
+		testutil.Equal(t, "changes", 1, promtest.ToFloat64(m.changes))
 		m.LeaseGone(addr, steer.UDP)
-		if got := promtest.CollectAndCount(m.lease) + promtest.CollectAndCount(m.changes); got != 0 {
-			t.Errorf("%d series of a lease that is not wanted", got)
-		}
+		testutil.Equal(t, "series of a lease that is not wanted", 0, promtest.CollectAndCount(m.lease)+promtest.CollectAndCount(m.changes))
 	}
 }
 
@@ -142,10 +134,8 @@ func TestMetrics(t *testing.T) {
 	m := everything()
 	families, err := m.registry.Gather()
 	testutil.Must(t, err)
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	testutil.Must(t, err)
-	for _, p := range problems {
-		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
+	if problems, err := promtest.GatherAndLint(m.registry); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
 	}
 	var got strings.Builder
 	for _, f := range families {
@@ -158,6 +148,13 @@ func TestMetrics(t *testing.T) {
 	golden.Check(t, "metrics.txt", got.String())
 }
 
+// get returns a handler's answer.
+func get(h http.Handler, path string) *httptest.ResponseRecorder {
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	return rec
+}
+
 // TestGathersTogether checks that one page has our metrics and those of the default registry, where CoreDNS's are, and
 // that the other metrics are exported even if the switch's counters cannot be read.
 func TestGathersTogether(t *testing.T) {
@@ -167,22 +164,18 @@ func TestGathersTogether(t *testing.T) {
 	m := New("v0.1.0")
 	m.CollectSwitch(func() (map[string]steer.Counter, error) { return nil, errors.New("no table") })
 	handler := m.MetricsHandler(map[string]func() any{"/v1/status": func() any { return []string{"x"} }})
-	rec := httptest.NewRecorder()
-	handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/v1/status", nil))
+	rec := get(handler, "/v1/status")
 	if rec.Body.String() != "[\n  \"x\"\n]\n" || rec.Header().Get("Content-Type") != "application/json" {
 		t.Errorf("the overview: %s %v", rec.Body, rec.Header())
 	}
-	rec = httptest.NewRecorder()
-	handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	rec = get(handler, "/metrics")
 	body := rec.Body.String()
 	for _, want := range []string{`neardns_build_info{goversion="go`, `version="v0.1.0"`, "coredns_test_total 0", "go_goroutines", "process_open_fds"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%q is missing", want)
 		}
 	}
-	if rec.Code != http.StatusOK {
-		t.Errorf("status %d", rec.Code)
-	}
+	testutil.Equal(t, "status", http.StatusOK, rec.Code)
 	if strings.Contains(body, "neardns_switch") {
 		t.Error("a switch that cannot be read has numbers")
 	}
@@ -193,11 +186,6 @@ func TestHealth(t *testing.T) {
 	h := Health{
 		Ready:  func() (bool, string) { return ready, "no lease for 169.254.20.11/udp" },
 		Status: func() any { return map[string]any{"ready": ready} },
-	}
-	get := func(path string) (int, string) {
-		rec := httptest.NewRecorder()
-		h.SocketHandler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
-		return rec.Code, rec.Body.String()
 	}
 	for _, tc := range []struct {
 		ready bool
@@ -213,15 +201,13 @@ func TestHealth(t *testing.T) {
 		{true, "/other", 404, "404 page not found\n"},
 	} {
 		ready = tc.ready
-		if code, body := get(tc.path); code != tc.code || body != tc.body {
-			t.Errorf("%s, ready %v: %d %q, want %d %q", tc.path, tc.ready, code, body, tc.code, tc.body)
+		if rec := get(h.SocketHandler(), tc.path); rec.Code != tc.code || rec.Body.String() != tc.body {
+			t.Errorf("%s, ready %v: %d %q, want %d %q", tc.path, tc.ready, rec.Code, rec.Body, tc.code, tc.body)
 		}
 	}
 	for path, want := range map[string]int{"/healthz": 200, "/status": 404, "/pods": 404, "/config": 404} {
-		rec := httptest.NewRecorder()
-		h.Handler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
-		if rec.Code != want {
-			t.Errorf("%s over TCP: %d, want %d: what names pods is for the socket alone", path, rec.Code, want)
+		if code := get(h.Handler(), path).Code; code != want {
+			t.Errorf("%s over TCP: %d, want %d: what names pods is for the socket alone", path, code, want)
 		}
 	}
 }
@@ -232,6 +218,17 @@ func waitFor(t *testing.T, _ string, ok func() bool) {
 	for !ok() {
 		runtime.Gosched()
 	}
+}
+
+// body returns what is served at a URL, or the error.
+func body(client *http.Client, url string) string {
+	r, err := client.Get(url)
+	if err != nil {
+		return err.Error()
+	}
+	defer r.Body.Close()
+	text, _ := io.ReadAll(r.Body)
+	return string(text)
 }
 
 // TestServeWaitsForItsAddress occupies the port first. The endpoint logs the failure once, and serves when the port is free.
@@ -248,20 +245,10 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
 	held.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	waitFor(t, "the endpoint", func() bool {
-		r, err := client.Get("http://" + addr.String() + "/healthz")
-		if err != nil {
-			return false
-		}
-		defer r.Body.Close()
-		body, _ := io.ReadAll(r.Body)
-		return string(body) == "alive\n"
-	})
+	waitFor(t, "the endpoint", func() bool { return body(client, "http://"+addr.String()+"/healthz") == "alive\n" })
 	cancel()
 	wg.Wait()
-	if n := strings.Count(out.String(), "level=WARN"); n != 1 {
-		t.Errorf("%d warnings:\n%s", n, out)
-	}
+	testutil.Equal(t, "warnings", 1, strings.Count(out.String(), "level=WARN"))
 	again, err := net.Listen("tcp", addr.String())
 	if err != nil {
 		t.Fatalf("the port is not free after the end: %v", err)
@@ -286,15 +273,7 @@ func TestServeSocket(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}}}
-	waitFor(t, "the status", func() bool {
-		r, err := client.Get("http://agent/status")
-		if err != nil {
-			return false
-		}
-		defer r.Body.Close()
-		body, _ := io.ReadAll(r.Body)
-		return string(body) == "\"as it is\"\n"
-	})
+	waitFor(t, "the status", func() bool { return body(client, "http://agent/status") == "\"as it is\"\n" })
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)

@@ -119,9 +119,7 @@ func TestLook(t *testing.T) {
 	if w.looked["pod1"] != 1 || w.looked["host"] != 2 {
 		t.Errorf("looked for links %v", w.looked)
 	}
-	if n := strings.Count(w.said.String(), "pod=shop/host"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, w.said.String())
-	}
+	testutil.Equal(t, "times logged", 1, strings.Count(w.said.String(), "pod=shop/host"))
 	w.look()
 	if len(w.at()) != 0 || w.keeper.State().Pods != 0 {
 		t.Errorf("the program is at %v", w.at())
@@ -184,15 +182,11 @@ func TestCounts(t *testing.T) {
 	w.kernel.at[2] = 27
 	w.look("pod1")
 	w.look("pod1")
-	if want := map[string][2]uint64{"pod1": {13, 1}, "pod2": {27, 2}}; !maps.Equal(w.counted, want) {
-		t.Errorf("counted %v, want %v", w.counted, want)
-	}
+	testutil.Equal(t, "counted", map[string][2]uint64{"pod1": {13, 1}, "pod2": {27, 2}}, w.counted)
 	w.look("pod1", "pod2")
 	w.kernel.at[2] = 1 // it counts from its attachment
 	w.look("pod1", "pod2")
-	if w.counted["pod2"] != [2]uint64{28, 2} {
-		t.Errorf("counted %v", w.counted)
-	}
+	testutil.Equal(t, "counted after its attachment", [2]uint64{28, 2}, w.counted["pod2"])
 }
 
 // TestErrors: Reconcile returns an error that is not about a single link, and changes nothing.
@@ -229,15 +223,9 @@ func TestAttachedAnew(t *testing.T) {
 	w.kernel.at[7] = 40
 	w.look("pod7")
 	w.look("pod7", "pod8")
-	if want := []int{7, 7, 8}; !slices.Equal(w.kernel.asked, want) {
-		t.Errorf("attached at %d, want %d", w.kernel.asked, want)
-	}
-	if len(w.counted) > 0 {
-		t.Errorf("counted %v", w.counted)
-	}
-	if n := strings.Count(w.said.String(), "pod=shop/pod7"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, w.said.String())
-	}
+	testutil.Equal(t, "attached at", []int{7, 7, 8}, w.kernel.asked)
+	testutil.Equal(t, "pods counted", 0, len(w.counted))
+	testutil.Equal(t, "times logged", 1, strings.Count(w.said.String(), "pod=shop/pod7"))
 }
 
 // TestReplaced: if a pod has got another link, the program is attached to the new link at the second Reconcile after that, and the answers
