@@ -67,10 +67,8 @@ func sameAnswersAsKubeDNS(t *testing.T, count func(*node) (stop func())) {
 	n.await("external: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
 	testutil.Eventually(t, func() error { // an agent that got no CPU for a while is without its leases for some seconds
-		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{}); err != nil || who.Client != n.HostAddrs()[0] {
-			return fmt.Errorf("a name outside is asked from %v, not from the node: %w", who, err)
-		}
-		return nil
+		who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{})
+		return testutil.ErrorIf(err != nil || who.Client != n.HostAddrs()[0], "a name outside is asked from %v, not from the node: %w", who, err)
 	})
 
 	// Change stubDomain: db.acme.local is the resolver's first, then the stub's.
@@ -107,10 +105,7 @@ func (n *node) awaitSaid(name string, kind uint16, want string) {
 	for _, pod := range []*testutil.Pod{n.plain, n.steered} {
 		testutil.Eventually(n.t, func() error {
 			answer, err := n.ask(pod, name, kind, way{"udp", 0})
-			if err != nil || !strings.Contains(answer, want) {
-				return fmt.Errorf("%s: %q, %w; want %s", name, answer, err, want)
-			}
-			return nil
+			return testutil.ErrorIf(err != nil || !strings.Contains(answer, want), "%s: %q, %w; want %s", name, answer, err, want)
 		})
 	}
 }
@@ -144,10 +139,7 @@ func TestConfigurationOfAnotherRelease(t *testing.T) {
 	from := len(n.agent.Output())
 	n.configure("log: {queries: sometimes}\n")
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(n.agent.Output()[from:], "new configuration refused") {
-			return fmt.Errorf("the fault is not refused")
-		}
-		return nil
+		return testutil.ErrorIf(!strings.Contains(n.agent.Output()[from:], "new configuration refused"), "the fault is not refused")
 	})
 	n.wantSame("with a faulty file", a("kubernetes.default.svc.cluster.local.", "www2.example.org.")...)
 	const fault = `log.queries: "sometimes" is not known`

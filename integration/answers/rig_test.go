@@ -116,9 +116,9 @@ func newNode(t *testing.T, corefile string) *node {
 	n.kubeDNS = n.run(n.KubeDNS, made.Path("coredns"), "-conf", "/etc/coredns/Corefile")
 	n.plain, n.steered = n.AddPod("plain"), n.AddPod("steered")
 	n.configure("")
-	if err := n.add(); err != nil {
-		t.Fatalf("ADD: %v", err)
-	}
+	testutil.Must(t, programs.Add(made.Dir(), n.Host, n.steered, "steered", n.path("cache"), map[string]any{
+		"redirects": n.ClusterDNS(), "stateDir": n.path("run"), "persistDir": n.path("lib"), "steer": "always",
+	}))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("kube-dns said:\n%s", n.kubeDNS.Output())
@@ -140,10 +140,9 @@ func (n *node) configMap(corefile string) {
 	folder := n.path("coredns")
 	for name, text := range files {
 		n.write("coredns/"+version+"/"+name, text)
-		if n.maps > 1 {
-			continue
+		if n.maps == 1 {
+			testutil.Must(n.t, os.Symlink("..data/"+name, folder+"/"+name))
 		}
-		testutil.Must(n.t, os.Symlink("..data/"+name, folder+"/"+name))
 	}
 	testutil.Must(n.t, errors.Join(os.Symlink(version, folder+"/..data_tmp"), os.Rename(folder+"/..data_tmp", folder+"/..data")))
 	if n.kubeDNS == nil {
@@ -152,10 +151,8 @@ func (n *node) configMap(corefile string) {
 	from := len(n.kubeDNS.Output())
 	n.kubeDNS.Signal(unix.SIGUSR1) // its plugin reload looks every 30 s
 	testutil.Eventually(n.t, func() error {
-		if said := n.kubeDNS.Output()[from:]; !strings.Contains(said, "Reloading complete") {
-			return fmt.Errorf("kube-dns did not reload:\n%s", said)
-		}
-		return nil
+		said := n.kubeDNS.Output()[from:]
+		return testutil.ErrorIf(!strings.Contains(said, "Reloading complete"), "kube-dns did not reload:\n%s", said)
 	})
 }
 
@@ -183,10 +180,8 @@ func (n *node) start() {
 	n.t.Helper()
 	n.agent = n.run(n.Host, made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
 	testutil.Eventually(n.t, func() error {
-		if _, text := n.command("status"); !strings.HasPrefix(text, "SERVING") {
-			return fmt.Errorf("the agent is not ready:\n%s", text)
-		}
-		return nil
+		_, text := n.command("status")
+		return testutil.ErrorIf(!strings.HasPrefix(text, "SERVING"), "the agent is not ready:\n%s", text)
 	})
 }
 
@@ -201,17 +196,8 @@ func (n *node) command(args ...string) (code int, said string) {
 func (n *node) await(text string, args ...string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if code, said := n.command(args...); !strings.Contains(said, text) {
-			return fmt.Errorf("%v (exit code %d) does not say %q:\n%s", args, code, text, said)
-		}
-		return nil
-	})
-}
-
-// add has the plugin steer the pod, which the topology has attached.
-func (n *node) add() error {
-	return programs.Add(made.Dir(), n.Host, n.steered, "steered", n.path("cache"), map[string]any{
-		"redirects": n.ClusterDNS(), "stateDir": n.path("run"), "persistDir": n.path("lib"), "steer": "always",
+		code, said := n.command(args...)
+		return testutil.ErrorIf(!strings.Contains(said, text), "%v (exit code %d) does not say %q:\n%s", args, code, text, said)
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -232,9 +233,8 @@ func TestDrawInto(t *testing.T) {
 func TestCommitted(t *testing.T) {
 	r, err := load(filepath.Join("..", "..", committedResult))
 	testutil.Must(t, err)
-	text, err := os.ReadFile(filepath.Join("..", "..", page))
-	testutil.Must(t, err)
-	if want, err := r.drawInto(string(text)); err != nil || want != string(text) {
+	text := testutil.ReadFile(t, filepath.Join("..", "..", page))
+	if want, err := r.drawInto(text); err != nil || want != text {
 		t.Errorf("%s is not drawn from %s: run `make bench-keep`, or draw it with -keep: %v", page, committedResult, err)
 	}
 	said := map[string]bool{}
@@ -299,14 +299,10 @@ func TestDnsperf(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.5: "0.50", 12.34: "12.3", 999: "999", 1234: "1.2 ms", 12345: "12 ms", math.NaN(): ""} {
-		if got := value(v, figureTexts["p50"]); got != want {
-			t.Errorf("%v: %s, want %s", v, got, want)
-		}
+		testutil.Equal(t, fmt.Sprint(v), want, value(v, figureTexts["p50"]))
 	}
 	for v, want := range map[float64]string{1: "1", 999: "999", 1000: "1,000", 1234567: "1,234,567"} {
-		if got := thousands(v); got != want {
-			t.Errorf("%v: %s, want %s", v, got, want)
-		}
+		testutil.Equal(t, fmt.Sprint(v), want, thousands(v))
 	}
 	if round(123456) != 123500 || round(0.0012345) != 0.001235 || round(0) != 0 {
 		t.Error("four digits")
@@ -324,9 +320,7 @@ func TestOptions(t *testing.T) {
 	} {
 		b := good
 		spoil(&b)
-		if err := b.options(); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.WantError(t, b.options(), name)
 	}
 }
 

@@ -73,13 +73,11 @@ func TestEvidence(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile("../../" + page)
-	testutil.Must(t, err)
-	if _, err := compat.Fill(string(text), "faults", ""); err != nil {
-		t.Error(err)
-	}
+	text := testutil.ReadFile(t, "../../"+page)
+	_, err := compat.Fill(text, "faults", "")
+	testutil.Check(t, err)
 	for _, want := range []string{evidence(), tableHead, "Taken by `" + drawnBy + "`"} {
-		if !strings.Contains(string(text), want) {
+		if !strings.Contains(text, want) {
 			t.Errorf("%s does not have this:\n%s", page, want)
 		}
 	}
@@ -123,9 +121,7 @@ func TestPromises(t *testing.T) {
 	if want := map[string]int{"sigterm-restart": 0, "kill": 50, "sigstop": 1500}; !maps.Equal(promised, want) {
 		t.Errorf("promised are %v, want %v", promised, want)
 	}
-	if got := o.command(); got != "make faults BACKEND=iptables-nft" {
-		t.Errorf("the command is %q", got)
-	}
+	testutil.Equal(t, "the command", "make faults BACKEND=iptables-nft", o.command())
 }
 
 // TestWaited has more to do at one time than there are CPUs.
@@ -155,9 +151,7 @@ func TestWaited(t *testing.T) {
 	}
 	before := map[string]time.Duration{"old": time.Minute, "gone": time.Hour}
 	after := map[string]time.Duration{"old": time.Minute + time.Second, "new": 2 * time.Second}
-	if got := longest(before, after); got != 2*time.Second {
-		t.Errorf("waited %v between the two", got)
-	}
+	testutil.Equal(t, "waited between the two", 2*time.Second, longest(before, after))
 }
 
 // TestOverflowed fills the buffer of a socket that no program reads.
@@ -180,9 +174,8 @@ func TestOverflowed(t *testing.T) {
 		t.Fatalf("before: %d, %v", n, err)
 	}
 	for range 10_000 {
-		if _, err := full.Write(make([]byte, 100)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := full.Write(make([]byte, 100))
+		testutil.Must(t, err)
 	}
 	if n, err := overflowed(ns); n < 1000 || err != nil {
 		t.Errorf("%d of 10,000, %v", n, err)

@@ -80,9 +80,7 @@ func TestTimingWithoutKernelHits(t *testing.T) {
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	o.flags(fs)
 	testutil.Must(t, fs.Parse([]string{"-kernel", "off", "-only", "kill"}))
-	if got := o.command(); got != "make faults ONLY=kill KERNEL=off" {
-		t.Errorf("the command is %q", got)
-	}
+	testutil.Equal(t, "the command", "make faults ONLY=kill KERNEL=off", o.command())
 	faults, err := o.chosen()
 	testutil.Must(t, err)
 	if got := tried(t, newOurs(t, o.bin, scratch(t), o.lease), faults[0]); got.InKernel > 0 {

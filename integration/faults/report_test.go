@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -118,10 +117,9 @@ func TestReport(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "faults.json")
 	testutil.Must(t, r.save(path))
-	data, err := os.ReadFile(path)
-	testutil.Must(t, err)
+	data := testutil.ReadFile(t, path)
 	var back report
-	if err := json.Unmarshal(data, &back); err != nil || len(back.Rows) != 4 || back.Rows[0].Ours[1].UDP.Lost != 2 {
+	if err := json.Unmarshal([]byte(data), &back); err != nil || len(back.Rows) != 4 || back.Rows[0].Ours[1].UDP.Lost != 2 {
 		t.Errorf("%v, %s", err, data)
 	}
 }
@@ -130,9 +128,7 @@ func TestWords(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		300 * time.Microsecond: "0.3 ms", 5 * time.Millisecond: "5 ms", 1500 * time.Millisecond: "1.5 s", 6 * time.Second: "6 s", 12 * time.Second: "12 s",
 	} {
-		if got := short(d); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
-		}
+		testutil.Equal(t, d.String(), want, short(d))
 	}
 	for _, c := range []struct {
 		l    limit
@@ -141,13 +137,9 @@ func TestWords(t *testing.T) {
 		{limit{}, "0"}, {limit{lost: 5, gap: 50 * time.Millisecond}, "5, gap 50 ms"}, {limit{share: 0.005, memory: 1.5}, "0.5 %, memory × 1.5"},
 		{limit{kept: 0.95}, "0, cache kept 95 %"}, {limit{refusal: 2 * time.Second, p99: 2}, "0, SERVFAIL 2 s, p99 × 2"},
 	} {
-		if got := c.l.String(); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
+		testutil.Equal(t, "a limit", c.want, c.l.String())
 	}
-	if got := more(with(cost(0), func(o *outcome) { o.Slower = 5123.4 })); got != "1 ms, p99 × 5123" {
-		t.Errorf("%q", got)
-	}
+	testutil.Equal(t, "more of a row", "1 ms, p99 × 5123", more(with(cost(0), func(o *outcome) { o.Slower = 5123.4 })))
 	if median(nil) != 0 || median([]float64{3, 1, 2}) != 2 || median([]float64{1, 2}) != 2 {
 		t.Error("median")
 	}

@@ -129,9 +129,7 @@ func askWith(t *testing.T, s *server, l Load, meanwhile func(*os.Process)) *Resu
 		t.Fatalf("%+v: %v\n%s", l, err, stderr.String())
 	}
 	var r Result
-	if err = json.Unmarshal(stdout.Bytes(), &r); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, json.Unmarshal(stdout.Bytes(), &r))
 	if r.Asked != r.Answered+r.Failed+r.Wrong+r.Lost {
 		t.Errorf("%+v: %d questions are not what became of them: %+v", l, r.Asked, counts(&r))
 	}
@@ -201,9 +199,7 @@ func TestTimingCounts(t *testing.T) {
 				if got.Unasked < c.want.Unasked { // the last answer's double may come when no program reads any more
 					got.Unasked++
 				}
-				if got != c.want {
-					t.Errorf("got %+v, want %+v", got, c.want)
-				}
+				testutil.Equal(t, "answers", c.want, got)
 			})
 		}
 	}

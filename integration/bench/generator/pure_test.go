@@ -77,9 +77,7 @@ func TestCheck(t *testing.T) {
 		for i := range min(len(w.Questions), 40) {
 			q := &w.Questions[i]
 			answer := right(t, q)
-			if got := check(answer, q, 0); got != "" {
-				t.Errorf("%s, %s: %s", name, q.Name, got)
-			}
+			testutil.Equal(t, name+", "+q.Name, "", check(answer, q, 0))
 			var m dns.Msg
 			testutil.Must(t, m.Unpack(answer))
 			m.Compress = false
@@ -124,9 +122,7 @@ func FuzzCheck(f *testing.F) {
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	good := Load{Server: netip.MustParseAddrPort("10.96.0.10:53"), Sockets: 1, Window: 1, Count: 1}
-	if err := good.check(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, good.check())
 	for name, spoil := range map[string]func(*Load){
 		"public address": func(l *Load) { l.Server = netip.MustParseAddrPort("192.0.2.1:53") },
 		"no address":     func(l *Load) { l.Server = netip.AddrPort{} },

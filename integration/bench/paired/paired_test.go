@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // The ranks are those of the tables in textbooks on the sign test.
@@ -24,15 +26,11 @@ func TestRatios(t *testing.T) {
 	a := []float64{2, 4, 6, 8, 10, 12, 14, 16, 100, 0, 5}
 	b := []float64{1, 2, 3, 4, 5, 6, 7, 8, 10, 1, math.NaN()}
 	want := Estimate{Median: 2, Low: 2, High: 2, Confidence: 1 - 20.0/512, N: 9}
-	if got := Ratios(a, b); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	testutil.Equal(t, "ratios", want, Ratios(a, b))
 	if got := Ratios(nil, nil); got.N != 0 || !math.IsNaN(got.Median) {
 		t.Errorf("of nothing: %+v", got)
 	}
-	if got := Median([]float64{4, 1, 3, 2}).Median; got != 2.5 {
-		t.Errorf("median of four: %v", got)
-	}
+	testutil.Equal(t, "median of four", 2.5, Median([]float64{4, 1, 3, 2}).Median)
 }
 
 // The interval holds the true median as often as it promises, also of a distribution with a long tail.
@@ -58,7 +56,5 @@ func TestCoverage(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	if got := (Estimate{Median: 1.234, Low: 0.5, High: 1234}).String(); got != "1.23 [0.50, 1234]" {
-		t.Error(got)
-	}
+	testutil.Equal(t, "text", "1.23 [0.50, 1234]", Estimate{Median: 1.234, Low: 0.5, High: 1234}.String())
 }

@@ -34,9 +34,8 @@ func TestSeed(t *testing.T) {
 			t.Errorf("%s: the seed changes nothing", name)
 		}
 	}
-	if _, err := New("W0", 1, false); err == nil || !strings.Contains(err.Error(), "W1, W2") {
-		t.Errorf("an unknown workload: %v", err)
-	}
+	_, err := New("W0", 1, false)
+	testutil.WantError(t, err, "W1, W2", "an unknown workload")
 }
 
 // Each query is a message that reports what the workload means, and the upstream's answer is what the query wants.
@@ -51,9 +50,7 @@ func TestQuestions(t *testing.T) {
 			if edns := name == "W4" || name == "W5"; edns != (m.IsEdns0() != nil) || edns && m.IsEdns0().UDPSize() != payload {
 				t.Errorf("%s, %s: EDNS %v", name, q.Name, m.IsEdns0())
 			}
-			if got := binary.BigEndian.Uint16(q.Wire[q.Length()-4:]); got != q.Type {
-				t.Errorf("%s: the question does not end at %d", q.Name, q.Length())
-			}
+			testutil.Equal(t, q.Name+": the type at the end of the question", q.Type, binary.BigEndian.Uint16(q.Wire[q.Length()-4:]))
 			a := Answer(&m)
 			if a == nil || a.Rcode != int(q.Rcode) || len(a.Answer) != int(q.Count) {
 				t.Fatalf("%s: answered by %v, want %+v", q.Name, a, q)

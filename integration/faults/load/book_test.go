@@ -5,8 +5,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // book makes a book of ten queries per second, each answered in a millisecond more than the one before.
@@ -46,15 +47,11 @@ func TestSum(t *testing.T) {
 	} {
 		b := book(c.outcomes)
 		got := b.Between(c.from, c.to)
-		if diff := cmp.Diff(c.want, got, times); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testutil.Equal(t, name, c.want, got, times)
 		if got.Missed() != c.want.Sent-c.want.Cache-c.want.Direct || got.Answered() != c.want.Sent-c.want.Lost {
 			t.Errorf("%s: %d missed, %d answered", name, got.Missed(), got.Answered())
 		}
-		if line := b.Line(); line != c.line {
-			t.Errorf("%s: %q, want %q", name, line, c.line)
-		}
+		testutil.Equal(t, name, c.line, b.Line())
 	}
 }
 
@@ -82,18 +79,14 @@ func TestPercentiles(t *testing.T) {
 	if s.P50 != 8*time.Millisecond || s.Max != 11*time.Millisecond || s.P99 != s.Max {
 		t.Errorf("%+v", s)
 	}
-	if d := book("ccfl").Slowest(0, time.Hour); d != 3*time.Millisecond {
-		t.Errorf("slowest %v", d)
-	}
+	testutil.Equal(t, "slowest", 3*time.Millisecond, book("ccfl").Slowest(0, time.Hour))
 }
 
 func TestSkip(t *testing.T) {
 	b := book("cclc")
 	b.Stream.Names = 2
 	b.Skip(func(name string) bool { return name == "n0.z." })
-	if b.Outcomes != "scsc" {
-		t.Errorf("%q", b.Outcomes)
-	}
+	testutil.Equal(t, "outcomes", "scsc", b.Outcomes)
 }
 
 // Every query is sent when it is due, and what the generator was late with is queried at once, none left out.
@@ -110,12 +103,8 @@ func TestPace(t *testing.T) {
 		})
 		ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 		want := []time.Duration{0, ms(250), ms(500), ms(750), ms(1350), ms(1350), ms(1500), ms(1750)}
-		if diff := cmp.Diff(want, at); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-		if late != ms(350) {
-			t.Errorf("late by %v", late)
-		}
+		testutil.Equal(t, "queries", want, at)
+		testutil.Equal(t, "late by", ms(350), late)
 	})
 }
 
@@ -126,10 +115,9 @@ func TestLedger(t *testing.T) {
 		l := newLedger(s, time.Now(), 5)
 		sleep := func(d time.Duration) { <-time.After(d) }
 		sleep(50 * time.Millisecond) // the generator is late with the first
-		l.send(0)
-		l.send(1)
-		l.send(2)
-		l.send(3)
+		for i := range 4 {
+			l.send(i)
+		}
 		sleep(20 * time.Millisecond)
 		l.answer(0, Cache, "")
 		l.answer(0, Wrong, "twice")
@@ -142,20 +130,12 @@ func TestLedger(t *testing.T) {
 		l.send(4)
 		begun := time.Now()
 		l.wait()
-		if waited := time.Since(begun); waited != time.Second {
-			t.Errorf("waited %v for the last one", waited)
-		}
+		testutil.Equal(t, "the wait for the last one", time.Second, time.Since(begun))
 		b := l.book(0)
-		if b.Outcomes != "cfdll" {
-			t.Errorf("%q", b.Outcomes)
-		}
+		testutil.Equal(t, "outcomes", "cfdll", b.Outcomes)
 		want := []time.Duration{70 * time.Millisecond, 1, 850 * time.Millisecond, 0, 0} // the second came before it was due
-		if diff := cmp.Diff(want, b.Took); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff(map[string]int{"SERVFAIL": 1, "no way": 1}, b.Reasons); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		testutil.Equal(t, "times", want, b.Took)
+		testutil.Equal(t, "reasons", map[string]int{"SERVFAIL": 1, "no way": 1}, b.Reasons)
 
 		l = newLedger(s, time.Now(), 1)
 		l.send(0)
@@ -167,8 +147,6 @@ func TestLedger(t *testing.T) {
 		for i := range 3 * maxReasons {
 			l.fault(itoa(i))
 		}
-		if n := len(l.reasons); n != maxReasons {
-			t.Errorf("%d reasons kept", n)
-		}
+		testutil.Equal(t, "reasons kept", maxReasons, len(l.reasons))
 	})
 }

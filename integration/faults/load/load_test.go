@@ -1,6 +1,7 @@
 package load
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -22,9 +23,7 @@ func TestCheck(t *testing.T) {
 			Name: "s", Way: UDP, Server: netip.MustParseAddrPort("10.96.0.10:53"), Zone: "z", Label: "n", Rate: 1, Sockets: 1,
 		}}}
 	}
-	if err := good().Check(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, good().Check())
 	for name, spoil := range map[string]func(*Plan){
 		"public address": func(p *Plan) { p.Streams[0].Server = netip.MustParseAddrPort("192.0.2.1:53") },
 		"no address":     func(p *Plan) { p.Streams[0].Server = netip.AddrPort{} },
@@ -54,13 +53,9 @@ func TestCheck(t *testing.T) {
 func TestNames(t *testing.T) {
 	again, once := Stream{Label: "n", Zone: "z.test", Names: 3, First: 10}, Stream{Label: "n", Zone: "z.test", First: 10}
 	for i, want := range []string{"n10", "n11", "n12", "n10"} {
-		if got := again.QName(i); got != want+".z.test." {
-			t.Errorf("%d: %s", i, got)
-		}
+		testutil.Equal(t, fmt.Sprint("query ", i), want+".z.test.", again.QName(i))
 	}
-	if got := once.QName(3); got != "n13.z.test." {
-		t.Error(got)
-	}
+	testutil.Equal(t, "a name once", "n13.z.test.", once.QName(3))
 	s := Stream{Rate: 3}
 	if s.Total(2*time.Second) != 6 || s.Due(3) != time.Second || s.Due(1) != time.Second/3 {
 		t.Errorf("%d, %v, %v", s.Total(2*time.Second), s.Due(3), s.Due(1))
@@ -129,8 +124,6 @@ func TestUnsigned(t *testing.T) {
 			o, reason := judge(wire, name, dns.TypeA, netip.MustParseAddr("10.244.1.2"))
 			l.answer(i, o, reason)
 		}
-		if got := l.book(0).Outcomes; got != "cww" {
-			t.Errorf("unsigned answers are %s", got)
-		}
+		testutil.Equal(t, "unsigned answers", "cww", l.book(0).Outcomes)
 	})
 }

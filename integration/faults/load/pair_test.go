@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // pairAnswer is what a scripted server gives for either type.
@@ -25,16 +27,13 @@ func TestJudgeOfAnAAAA(t *testing.T) {
 	self := netip.MustParseAddr("10.244.1.2")
 	m := pairAnswer(new(dns.Msg).SetQuestion("n1.z.", dns.TypeAAAA), 513, "192.0.2.10")
 	wire, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if o, reason := judge(wire, "n1.z.", dns.TypeAAAA, self); o != Cache {
 		t.Errorf("%c %s", o, reason)
 	}
 	m.Extra[0].(*dns.TXT).Txt[1] = strconv.Itoa(512)
-	if wire, err = m.Pack(); err != nil {
-		t.Fatal(err)
-	}
+	wire, err = m.Pack()
+	testutil.Must(t, err)
 	if o, _ := judge(wire, "n1.z.", dns.TypeAAAA, self); o != Wrong {
 		t.Errorf("mixed up, but %c", o)
 	}
