@@ -100,10 +100,7 @@ func TestCopies(t *testing.T) {
 		port[map[bool]int{false: 14 + 20, true: 14 + 40}[v6]+3]++
 		wantPassed(t, l, port, nil)
 	}
-	got := copies(t, l)
-	if fmt.Sprintf("%x", got) != fmt.Sprintf("%x", want) {
-		t.Errorf("copied\n%x\nwant\n%x", got, want)
-	}
+	testutil.Equal(t, "copied", want, copies(t, l))
 }
 
 // TestUncopied: each query without a usable answer is either mirrored or counted as not mirrored, both if the link has reached its limit
@@ -114,28 +111,23 @@ func TestUncopied(t *testing.T) {
 	asked := 0
 	frame := packet(false, none, ask(t, "unknown.example.", dns.TypeA, nil))
 	run := func(n int) {
-		if _, err := l.objects.NeardnsHits.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)), Repeat: uint32(n)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := l.objects.NeardnsHits.Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)), Repeat: uint32(n)})
+		testutil.Must(t, err)
 		asked += n
 	}
 	const least = 10 // of 100 queries at one moment, and of more than fit into the ring
 	testutil.Eventually(t, func() error {
 		run(100)
-		if limited, full, err := l.Uncopied(); err != nil || limited < least || full > 0 {
-			return fmt.Errorf("%d are over the link's bound, %d found the buffer full (%w)", limited, full, err)
-		}
-		return nil
+		limited, full, err := l.Uncopied()
+		return testutil.ErrorIf(err != nil || limited < least || full > 0, "%d over the link's limit, %d with a full buffer (%w)", limited, full, err)
 	})
 	testutil.Eventually(t, func() error {
 		for range 100 {
 			note(t, l, loopback) // starts the link's next window
 			run(16)
 		}
-		if _, full, err := l.Uncopied(); err != nil || full < least {
-			return fmt.Errorf("%d found the buffer full (%w)", full, err)
-		}
-		return nil
+		_, full, err := l.Uncopied()
+		return testutil.ErrorIf(err != nil || full < least, "%d found the buffer full (%w)", full, err)
 	})
 	limited, full, err := l.Uncopied()
 	testutil.Must(t, err)
@@ -187,30 +179,13 @@ func TestNoCopies(t *testing.T) {
 	m := openCopying(t)
 	testutil.Must(t, m.objects.Links.Delete(uint32(loopback)))
 	wantPassed(t, m, packet(false, full, ask(t, "unknown.example.", dns.TypeA, nil)), nil)
-	if got := copies(t, m); len(got) > 0 {
-		t.Errorf("copied: %x", got)
-	}
+	testutil.Equal(t, "copied", nil, copies(t, m))
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	testutil.Must(t, err)
 	defer r.Close()
 	if n := r.AvailableBytes(); n > 0 {
 		t.Errorf("copied: %d bytes", n)
 	}
-}
-
-// TestServedPorts: another port of a served address is another address.
-func TestServedPorts(t *testing.T) {
-	l := open(t, 4)
-	a := answerOf(t, "hit.example.", dns.TypeA, nil, "hit.example. 30 IN A 192.0.2.1")
-	put(t, l, a)
-	frame := packet(false, none, ask(t, "hit.example.", dns.TypeA, nil))
-	wantAnswered(t, l, frame, a)
-	high := bytes.Clone(frame)
-	high[14+20+2], high[14+20+3] = 5353>>8, 5353&0xff
-	wantPassed(t, l, high, nil)
-	testutil.Must(t, l.Serve([]netip.AddrPort{netip.AddrPortFrom(server4, 5353)}))
-	wantPassed(t, l, frame, nil)
-	wantAnswered(t, l, high, a)
 }
 
 // TestCopiedOf: an invalid record is skipped.

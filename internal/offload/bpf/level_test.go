@@ -2,9 +2,9 @@ package bpf
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"path/filepath"
 	"sync"
@@ -46,16 +46,7 @@ func tornReads(t *testing.T, l *Level, records [2]int, passes bool) {
 		want[i] = replyWanted(payloadOf(frame), a)
 	}
 	put(t, l, forms[0])
-	var done atomic.Bool
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := 0; !done.Load(); i++ {
-			if err := l.Put(&forms[i%2]); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
+	defer during(t, func(i int) error { return l.Put(&forms[i%2]) })()
 	var seen [2]int
 	const least = 100
 	for tried := 0; tried < 10000 || min(seen[0], seen[1]) < least; tried++ {
@@ -76,8 +67,23 @@ func tornReads(t *testing.T, l *Level, records [2]int, passes bool) {
 			t.Fatalf("a mixture: %x", got)
 		}
 	}
-	done.Store(true)
-	wg.Wait()
+}
+
+// during calls f with 0, 1, 2 and so on alongside the test, until end is called.
+func during(t *testing.T, f func(i int) error) (end func()) {
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var err error
+		for i := 0; err == nil && !done.Load(); i++ {
+			err = f(i)
+		}
+		testutil.Check(t, err)
+	})
+	return func() {
+		done.Store(true)
+		wg.Wait()
+	}
 }
 
 // TestMoves: an answer moves between slots of both sizes and leaves none behind.
@@ -101,9 +107,7 @@ func TestMoves(t *testing.T) {
 	if len(l.byPlace) != 0 || len(l.free[0]) != small || len(l.free[1]) != large {
 		t.Errorf("after Remove: %d answers, free %d", len(l.byPlace), []int{len(l.free[0]), len(l.free[1])})
 	}
-	if err := l.objects.Smalls.Close(); err != nil { // so that no slot can be written
-		t.Fatal(err)
-	}
+	testutil.Must(t, l.objects.Smalls.Close()) // so that no slot can be written
 	if err := l.Put(&last); err == nil || len(l.free[0]) != small {
 		t.Errorf("after a failed write (%v) %d slots are free, of %d", err, len(l.free[0]), small)
 	}
@@ -169,16 +173,7 @@ func TestReusedSlot(t *testing.T) {
 		frames[i] = packet(false, partial, ask(t, name, dns.TypeA, nil))
 		want[i] = replyWanted(payloadOf(frames[i]), answers[i])
 	}
-	var done atomic.Bool
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for i := 0; !done.Load(); i++ {
-			if err := errors.Join(l.Remove(answers[1-i%2].Key), l.Put(&answers[i%2])); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
+	defer during(t, func(i int) error { return errors.Join(l.Remove(answers[1-i%2].Key), l.Put(&answers[i%2])) })()
 	var hits [2]int
 	for i := 0; i < 40000 || min(hits[0], hits[1]) == 0; i++ {
 		action, out := run(t, l, frames[i%2], nil)
@@ -190,8 +185,6 @@ func TestReusedSlot(t *testing.T) {
 		}
 		hits[i%2]++
 	}
-	done.Store(true)
-	wg.Wait()
 }
 
 // numbered makes an answer and the frame of its query.
@@ -236,9 +229,7 @@ func TestHits(t *testing.T) {
 	if len(want) != 1 {
 		t.Errorf("not told: %v", want)
 	}
-	next, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
-	testutil.Must(t, err)
-	defer next.Close()
+	next := openIn(t, filepath.Dir(l.folder), 8)
 	for i := range 8 { // in every slot
 		a, _ := numbered(t, i)
 		put(t, next, a)
@@ -291,9 +282,7 @@ func TestHitsOf(t *testing.T) {
 // TestInvalidateBeside: one process's Invalidate revokes answers that another process put after an Invalidate that the first does not know.
 func TestInvalidateBeside(t *testing.T) {
 	l := open(t, 8)
-	other, err := Open(Options{Folder: filepath.Dir(l.folder), Entries: 8, Log: slog.New(slog.DiscardHandler)})
-	testutil.Must(t, err)
-	defer other.Close()
+	other := openIn(t, filepath.Dir(l.folder), 8)
 	testutil.Must(t, other.Invalidate())
 	a, frame := numbered(t, 1)
 	put(t, other, a)
@@ -302,12 +291,18 @@ func TestInvalidateBeside(t *testing.T) {
 	wantPassed(t, l, frame, nil)
 }
 
-// TestServe: addresses are added and removed.
+// TestServe: only queries to the addresses and ports of the latest Serve are answered, and others are not counted.
 func TestServe(t *testing.T) {
 	l := open(t, 8)
 	a, frame := numbered(t, 1)
 	put(t, l, a)
+	high := bytes.Clone(frame)
+	binary.BigEndian.PutUint16(high[14+20+2:], 5353)
 	wantAnswered(t, l, frame, a)
+	wantPassed(t, l, high, nil)
+	testutil.Must(t, l.Serve([]netip.AddrPort{netip.AddrPortFrom(server4, 5353)}))
+	wantPassed(t, l, frame, nil)
+	wantAnswered(t, l, high, a)
 	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server6)}))
 	wantPassed(t, l, frame, nil)
 	testutil.Equal(t, "passed as unknown", 0, passed(t, l)[Unknown])
@@ -354,7 +349,5 @@ func TestUnfit(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Open(Options{Folder: filepath.Join(dir, "neardns")})
-	if want := dir + " is no BPF file system: mount one there (mount -t bpf bpf " + dir + ")"; err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
+	testutil.Equal(t, "error", dir+" is no BPF file system: mount one there (mount -t bpf bpf "+dir+")", fmt.Sprint(err))
 }

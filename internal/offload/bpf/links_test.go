@@ -55,20 +55,17 @@ func ethtool(t *testing.T, ns *testutil.NetNS, name string, command, value uint3
 func TestChecksums(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
-	for _, a := range []netip.Addr{server4, server6} {
-		user(t, node.Host, a)
-	}
+	user(t, node.Host, server4)
+	user(t, node.Host, server6)
 	pod := node.AddPod("pod")
 	ethtool(t, pod.NetNS, "eth0", setTXChecksums, 0)
-	node.Host.Do(func() {
-		testutil.Must(t, l.Attach(pod.HostLink().Attrs().Index))
-	})
+	node.Host.Do(func() { testutil.Must(t, l.Attach(pod.HostLink().Attrs().Index)) })
 	trust(t, l, pod.HostLink().Attrs().Index)
 	for _, name := range []string{"web.shop.svc.cluster.example.", "we.shop.svc.cluster.example."} { // an even and an odd number of bytes before the answer
 		put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
 		for _, at := range []netip.Addr{server4, server6} {
 			for _, option := range []string{"+edns", "+noedns"} {
-				if out := pod.Run("dig", "+short", "+tries=1", "+time=3", "+nocookie", option, "@"+at.String(), "TXT", name); !strings.Contains(out, "kernel") {
+				if out := dig(t, pod, at, "+short", option, "TXT", name); !strings.Contains(out, "kernel") {
 					t.Errorf("%s at %s, %s: %s", name, at, option, out)
 				}
 			}
@@ -86,9 +83,7 @@ func TestTagged(t *testing.T) {
 	index := pod.HostLink().Attrs().Index
 	const name = "web.shop.svc.cluster.example."
 	put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
-	node.Host.Do(func() {
-		testutil.Must(t, l.Attach(index))
-	})
+	node.Host.Do(func() { testutil.Must(t, l.Attach(index)) })
 	trust(t, l, index)
 	eth0, err := pod.Netlink().LinkByName("eth0")
 	testutil.Must(t, err)
@@ -125,36 +120,22 @@ func TestOthers(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
 	index := node.AddPod("pod").HostLink().Attrs().Index
-	program := func(name string) *ebpf.Program {
-		t.Helper()
-		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R0, -1), asm.Return()}})
-		testutil.Must(t, err)
-		t.Cleanup(func() { p.Close() })
-		return p
-	}
-	wantOthers := func(want ...string) {
-		t.Helper()
-		if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
-			t.Errorf("others: %v %v, want %v", got, err, want)
-		}
-	}
 	node.Host.Do(func() {
 		testutil.Must(t, l.Attach(index))
-		wantOthers()
+		wantOthers(t, l, index)
 		h := node.Host.Netlink()
 		if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
-		out := filter(index, program("shaper").FD(), ways[0])
+		out := filter(index, returning(t, "shaper", ebpf.SchedCLS, -1).FD(), ways[0])
 		out.Name, out.Priority = "shaper", 2
 		testutil.Must(t, h.FilterAdd(out))
-		wantOthers("shaper")
+		wantOthers(t, l, index, "shaper")
 		for _, at := range []struct {
 			name string
 			way  ebpf.AttachType
 		}{{"meter", ebpf.AttachTCXEgress}, {"policy", ebpf.AttachTCXIngress}} {
-			made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program(at.name), Attach: at.way})
+			made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: returning(t, at.name, ebpf.SchedCLS, -1), Attach: at.way})
 			if errors.Is(err, ebpf.ErrNotSupported) {
 				return // clsact is all that this kernel has
 			} else if err != nil {
@@ -162,8 +143,18 @@ func TestOthers(t *testing.T) {
 			}
 			defer made.Close()
 		}
-		wantOthers("policy", "meter", "shaper")
+		wantOthers(t, l, index, "policy", "meter", "shaper")
 	})
+}
+
+// returning makes a program that does nothing but return an action.
+func returning(t *testing.T, name string, kind ebpf.ProgramType, action int32) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: name, Type: kind, License: "Apache-2.0",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, action), asm.Return()}})
+	testutil.Must(t, err)
+	t.Cleanup(func() { p.Close() })
+	return p
 }
 
 // TestOtherHooks: an XDP program and nftables' netdev chains at a link are programs of others; those at another link are not.
@@ -171,23 +162,14 @@ func TestOtherHooks(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
 	pod, other := node.AddPod("pod").HostLink(), node.AddPod("other").HostLink()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "guard", Type: ebpf.XDP, License: "Apache-2.0", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R0, 2), asm.Return()}}) // XDP_PASS
-	testutil.Must(t, err)
-	defer p.Close()
+	p := returning(t, "guard", ebpf.XDP, 2) // XDP_PASS
 	rules := "table netdev guard {\n\tchain one {\n\t\ttype filter hook ingress device %q priority 0; policy accept;\n\t}\n" +
 		"\tchain two {\n\t\ttype filter hook ingress devices = { %q, lo } priority 0; policy accept;\n\t}\n}\n"
 	node.Host.RunInput(fmt.Sprintf(rules, pod.Attrs().Name, pod.Attrs().Name), "nft", "-f", "-")
 	node.Host.Do(func() {
 		testutil.Must(t, netlink.LinkSetXdpFdWithFlags(pod, p.FD(), unix.XDP_FLAGS_SKB_MODE))
-		for index, want := range map[int][]string{
-			pod.Attrs().Index:   {"nftables netdev guard one", "nftables netdev guard two", "XDP guard"},
-			other.Attrs().Index: nil,
-		} {
-			if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
-				t.Errorf("others: %v %v, want %v", got, err, want)
-			}
-		}
+		wantOthers(t, l, pod.Attrs().Index, "nftables netdev guard one", "nftables netdev guard two", "XDP guard")
+		wantOthers(t, l, other.Attrs().Index)
 	})
 }
 
@@ -211,34 +193,20 @@ func TestFilesRemoved(t *testing.T) {
 func TestMountedOver(t *testing.T) {
 	l, node, pod := onePod(t)
 	index := pod.HostLink().Attrs().Index
-	wantFrom := func(who string) {
-		t.Helper()
-		if out := pod.Run("dig", "+short", "+tries=1", "+time=3", "+nocookie", "@"+server4.String(), "TXT", webName); !strings.Contains(out, who) {
-			t.Errorf("answered by %s, want %s", out, who)
-		}
-	}
-	attach := func() {
-		t.Helper()
-		node.Host.Do(func() {
-			testutil.Must(t, l.Attach(index))
-		})
-		wantFrom("kernel")
-	}
-	node.Host.Do(func() {
-		testutil.Must(t, l.Attach(index))
-	})
+	node.Host.Do(func() { testutil.Must(t, l.Attach(index)) })
 	trust(t, l, index)
-	wantFrom("kernel")
+	wantFrom(t, "kernel", pod, server4, "attached")
 	over := filepath.Dir(filepath.Dir(l.folder))
 	testutil.Must(t, unix.Mount("bpf", over, "bpf", 0, ""))
 	t.Cleanup(func() { testutil.Must(t, unix.Unmount(over, 0)) })
-	attach()
+	node.Host.Do(func() { testutil.Must(t, l.Attach(index)) })
+	wantFrom(t, "kernel", pod, server4, "attached again")
 	node.Host.Do(func() {
 		if hits, err := l.Detach(index); err != nil || hits != [2]uint64{2} {
 			t.Errorf("detached after %d hits: %v", hits, err)
 		}
 	})
-	wantFrom("user")
+	wantFrom(t, "user", pod, server4, "detached")
 }
 
 // TestSweepLinks: the program is detached from all links of this netns, without its pins, and stays attached in another netns.
@@ -277,9 +245,7 @@ func TestSweepLinks(t *testing.T) {
 	})
 	defer stays.Close()
 	for range 2 {
-		node.Host.Do(func() {
-			testutil.Must(t, SweepLinks())
-		})
+		node.Host.Do(func() { testutil.Must(t, SweepLinks()) })
 		for _, index := range ours {
 			if attached(node, index) {
 				t.Errorf("the program is at link %d still", index)
@@ -290,9 +256,7 @@ func TestSweepLinks(t *testing.T) {
 		}
 	}
 	// After a sweep, the level can be attached again.
-	node.Host.Do(func() {
-		testutil.Must(t, l.Attach(ours[0]))
-	})
+	node.Host.Do(func() { testutil.Must(t, l.Attach(ours[0])) })
 	if !attached(node, ours[0]) {
 		t.Error("it is not attached again")
 	}

@@ -2,9 +2,8 @@ package bpf
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,22 +19,33 @@ import (
 func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	t.Helper()
 	ns.AddAddr("lo", testutil.Host(at))
-	var conn net.PacketConn
-	var err error
-	ns.Do(func() { conn, err = net.ListenPacket("udp", netip.AddrPortFrom(at, 53).String()) })
-	testutil.Must(t, err)
-	s := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
-		m := new(dns.Msg).SetReply(r)
-		m.RecursionAvailable = true
-		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 1}, Txt: []string{"user"}}}
-		w.WriteMsg(m)
-	})}
-	done := make(chan error, 1)
-	go func() { done <- s.ActivateAndServe() }()
-	t.Cleanup(func() {
-		s.Shutdown()
-		<-done
-	})
+	testutil.ServeDNS(t, ns, testutil.DNSConfig{Name: "user", Listen: []netip.AddrPort{at53(at)}})
+}
+
+// dig sends a query from a pod's netns.
+func dig(t *testing.T, p *testutil.Pod, at netip.Addr, args ...string) string {
+	t.Helper()
+	out := p.Run(append([]string{"dig", "+tries=1", "+time=3", "+nocookie", "@" + at.String()}, args...)...)
+	if strings.Contains(out, "WARNING") || strings.Contains(out, "mismatch") {
+		t.Errorf("dig: %s", out)
+	}
+	return out
+}
+
+// wantFrom fails the test, which goes on, unless webName's TXT record is answered by "kernel" or "user".
+func wantFrom(t *testing.T, who string, p *testutil.Pod, at netip.Addr, when string) {
+	t.Helper()
+	if out := dig(t, p, at, "+short", "TXT", webName); !strings.Contains(out, who) {
+		t.Errorf("%s: answered by %s, want %s", when, out, who)
+	}
+}
+
+// wantOthers fails the test, which goes on, unless the other programs at a link have these names.
+func wantOthers(t *testing.T, l *Level, index int, want ...string) {
+	t.Helper()
+	if got, err := l.Others(index); err != nil || !slices.Equal(got, want) {
+		t.Errorf("others: %v %v, want %v", got, err, want)
+	}
 }
 
 // TestPods sends queries from pods on real veths, attached as CNI plugins do it, with dig and over both families. Hits come from the kernel
@@ -61,7 +71,7 @@ func TestPods(t *testing.T) {
 			testutil.Must(t, err)
 			defer n.Close()
 			testutil.Must(t, n.Apply(steer.Pod{Redirects: redirects}))
-			const name = "web.shop.svc.cluster.example."
+			const name = webName
 			put(t, l, answerOf(t, name, dns.TypeA, nil, name+" 30 IN A 10.96.1.1", name+" 30 IN A 10.96.1.2"))
 			put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
 			large := append(many(name+" 30 IN AAAA 2001:db8::", 30), name+" 30 IN AAAA 2001:db8::1")
@@ -89,14 +99,6 @@ func TestPods(t *testing.T) {
 				}
 				trust(t, l, index)
 			}
-			dig := func(p *testutil.Pod, at netip.Addr, args ...string) string {
-				t.Helper()
-				out := p.Run(append([]string{"dig", "+tries=1", "+time=3", "+nocookie", "@" + at.String()}, args...)...)
-				if strings.Contains(out, "WARNING") || strings.Contains(out, "mismatch") {
-					t.Errorf("dig: %s", out)
-				}
-				return out
-			}
 			cases, hits := []struct{ args, want string }{
 				{"+short TXT " + name, `"kernel"`},
 				{"+short +noedns TXT " + name, `"kernel"`},
@@ -118,11 +120,11 @@ func TestPods(t *testing.T) {
 						at = redirects[i].ClusterDNS
 					}
 					for _, c := range cases {
-						if out := dig(p, at, strings.Fields(c.args)...); !strings.Contains(out, c.want) {
+						if out := dig(t, p, at, strings.Fields(c.args)...); !strings.Contains(out, c.want) {
 							t.Errorf("%s asks %s: dig %s: %s", p.Name(), at, c.args, out)
 						}
 					}
-					if out := dig(p, at, upper(name)); !strings.Contains(out, upper(name)) || !strings.Contains(out, "SERVER: "+at.String()) {
+					if out := dig(t, p, at, upper(name)); !strings.Contains(out, upper(name)) || !strings.Contains(out, "SERVER: "+at.String()) {
 						t.Errorf("the answer is not in the client's case, or not from %s: %s", at, out)
 					}
 				}
@@ -139,13 +141,9 @@ func TestPods(t *testing.T) {
 					t.Errorf("detached twice: %d, %v", hits, err)
 				}
 			})
-			if out := dig(pod, server4, "+short", "TXT", name); !strings.Contains(out, "user") {
-				t.Errorf("after Detach: %s", out)
-			}
+			wantFrom(t, "user", pod, server4, "after Detach")
 			// The other pod still has hits. When it is gone, so is the program at its link.
-			if out := dig(steered, redirects[0].ClusterDNS, "+short", "TXT", name); !strings.Contains(out, "kernel") {
-				t.Errorf("the other pod: %s", out)
-			}
+			wantFrom(t, "kernel", steered, redirects[0].ClusterDNS, "the other pod")
 			steered.Delete()
 			node.Host.Do(func() {
 				if _, err := l.Detach(indexes[steered]); err != nil {
@@ -201,23 +199,18 @@ func TestIngressQdisc(t *testing.T) {
 func TestClsact(t *testing.T) {
 	l, node, pod := onePod(t)
 	index, in := pod.HostLink().Attrs().Index, ways[1]
-	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", webName) }
 	node.Host.Do(func() {
 		for range 2 {
 			testutil.Must(t, l.clsact(index))
 		}
 		trust(t, l, index)
-		if out := ask(); !strings.Contains(out, "kernel") {
-			t.Error(out)
-		}
+		wantFrom(t, "kernel", pod, server4, "attached")
 		// Another filter after ours gets the packets that go on.
 		h := node.Host.Netlink()
 		other := filter(index, l.objects.NeardnsHits.FD(), in)
 		other.Name, other.Priority, other.Handle = "other", 2, 1
 		testutil.Must(t, h.FilterAdd(other))
-		if names, err := l.Others(index); err != nil || fmt.Sprint(names) != "[other]" {
-			t.Errorf("others: %v %v", names, err)
-		}
+		wantOthers(t, l, index, "other")
 		testutil.Must(t, detach(l.folder, index))
 		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) != 1 {
 			t.Errorf("the other filter went, too: %v %v", filters, err)
@@ -243,8 +236,6 @@ func TestClsact(t *testing.T) {
 		if out := node.Host.Run("tc", "qdisc", "show", "dev", pod.HostInterface); strings.Contains(out, "clsact") {
 			t.Errorf("left behind: %s", out)
 		}
-		if out := ask(); !strings.Contains(out, "user") {
-			t.Error(out)
-		}
+		wantFrom(t, "user", pod, server4, "detached")
 	})
 }

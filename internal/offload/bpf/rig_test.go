@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,13 +47,17 @@ func bpffs(t testing.TB) string {
 func open(t testing.TB, entries int) *Level {
 	t.Helper()
 	folder := bpffs(t)
+	t.Cleanup(func() { testutil.Check(t, Sweep(folder)) })
+	l := openIn(t, folder, entries)
+	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4), at53(server6)}))
+	return l
+}
+
+func openIn(t testing.TB, folder string, entries int) *Level {
+	t.Helper()
 	l, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
 	testutil.Must(t, err)
-	t.Cleanup(func() {
-		testutil.Check(t, l.Close())
-		testutil.Check(t, Sweep(folder))
-	})
-	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4), at53(server6)}))
+	t.Cleanup(func() { testutil.Check(t, l.Close()) })
 	return l
 }
 
@@ -294,10 +299,10 @@ func replyWanted(question []byte, a Answer) []byte {
 // replyOf takes apart the packet that was made of a frame and returns its DNS message. All around the message must be right.
 func replyOf(frame, out []byte) ([]byte, error) {
 	v6 := frame[12] == 0x86
-	ip := 14
-	udp := ip + 20
+	const ip = 14
+	udp, at, long := ip+20, ip+12, 4 // where the UDP header and the addresses are, and the length of an address
 	if v6 {
-		udp = ip + 40
+		udp, at, long = ip+40, ip+8, 16
 	}
 	if len(out) < udp+8+12 {
 		return nil, fmt.Errorf("%d bytes", len(out))
@@ -306,38 +311,25 @@ func replyOf(frame, out []byte) ([]byte, error) {
 		return nil, fmt.Errorf("ethernet header %x", out[:14])
 	}
 	size := len(out) - udp
-	var pseudo []byte
+	want := slices.Concat(frame[ip:at], frame[at+long:at+2*long], frame[at:at+long])
 	if v6 {
-		want := append(bytes.Clone(frame[ip:ip+4]), byte(size>>8), byte(size), 17, frame[ip+7])
-		want = append(append(want, frame[ip+24:ip+40]...), frame[ip+8:ip+24]...)
-		if !bytes.Equal(out[ip:udp], want) {
-			return nil, fmt.Errorf("IPv6 header %x, not %x", out[ip:udp], want)
-		}
-		pseudo = pseudoOf(out[ip+8:ip+24], out[ip+24:ip+40], size)
+		binary.BigEndian.PutUint16(want[4:], uint16(size))
 	} else {
+		binary.BigEndian.PutUint16(want[2:], uint16(size+20))
+		copy(want[10:], out[ip+10:ip+12])
 		if fold(frame[ip:udp]) == 0xffff && fold(out[ip:udp]) != 0xffff {
 			return nil, fmt.Errorf("IPv4 checksum of %x", out[ip:udp])
 		}
-		want := bytes.Clone(frame[ip:udp])
-		binary.BigEndian.PutUint16(want[2:], uint16(size+20))
-		copy(want[10:], out[ip+10:ip+12])
-		copy(want[12:], frame[ip+16:ip+20])
-		copy(want[16:], frame[ip+12:ip+16])
-		if !bytes.Equal(out[ip:udp], want) {
-			return nil, fmt.Errorf("IPv4 header %x, not %x", out[ip:udp], want)
-		}
-		pseudo = pseudoOf(out[ip+12:ip+16], out[ip+16:ip+20], size)
+	}
+	if !bytes.Equal(out[ip:udp], want) {
+		return nil, fmt.Errorf("IP header %x, not %x", out[ip:udp], want)
 	}
 	if !bytes.Equal(out[udp:udp+2], frame[udp+2:udp+4]) || !bytes.Equal(out[udp+2:udp+4], frame[udp:udp+2]) || int(binary.BigEndian.Uint16(out[udp+4:])) != size {
 		return nil, fmt.Errorf("UDP header %x", out[udp:udp+8])
 	}
 	was, is := binary.BigEndian.Uint16(frame[udp+6:]), binary.BigEndian.Uint16(out[udp+6:])
-	var oldPseudo []byte
-	if v6 {
-		oldPseudo = pseudoOf(frame[ip+8:ip+24], frame[ip+24:ip+40], len(frame)-udp)
-	} else {
-		oldPseudo = pseudoOf(frame[ip+12:ip+16], frame[ip+16:ip+20], len(frame)-udp)
-	}
+	pseudo := pseudoOf(out[at:at+long], out[at+long:at+2*long], size)
+	oldPseudo := pseudoOf(frame[at:at+long], frame[at+long:at+2*long], len(frame)-udp)
 	switch {
 	case was == 0 && is != 0:
 		return nil, fmt.Errorf("checksum %x where there was none", is)

@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"errors"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,16 +14,9 @@ import (
 func TestTakeOver(t *testing.T) {
 	l := open(t, 8)
 	folder := filepath.Dir(l.folder)
-	again := func(entries int) *Level {
-		t.Helper()
-		o, err := Open(Options{Folder: folder, Entries: entries, Log: slog.New(slog.DiscardHandler)})
-		testutil.Must(t, err)
-		t.Cleanup(func() { o.Close() })
-		return o
-	}
 	a, frame := numbered(t, 1)
 	put(t, l, a)
-	other := again(8)
+	other := openIn(t, folder, 8)
 	wantPassed(t, l, frame, nil)
 	if len(other.byPlace) != 0 || len(other.free[0]) != 8 {
 		t.Errorf("taken over: %d answers, %d free slots", len(other.byPlace), len(other.free[0]))
@@ -41,7 +33,7 @@ func TestTakeOver(t *testing.T) {
 		wantPassed(t, l, frame, nil)
 	}
 
-	larger := again(16)
+	larger := openIn(t, folder, 16)
 	testutil.Equal(t, "answers of another level", 0, len(larger.byPlace))
 	testutil.Must(t, larger.Retire())
 	if builds, err := os.ReadDir(folder); err != nil || len(builds) != 1 || builds[0].Name() != filepath.Base(larger.folder) {
@@ -59,22 +51,15 @@ func TestHalfDone(t *testing.T) {
 	folder := bpffs(t)
 	half := filepath.Join(folder, version(Options{Entries: 8}))
 	testutil.Must(t, os.MkdirAll(filepath.Join(half, linksName), 0o700))
-	again := func() *Level {
-		t.Helper()
-		l, err := Open(Options{Folder: folder, Entries: 8, Log: slog.New(slog.DiscardHandler)})
-		testutil.Must(t, err)
-		t.Cleanup(func() { l.Close() })
-		return l
-	}
-	again()
+	openIn(t, folder, 8)
 	// The same for one that was killed while it took the level away.
 	testutil.Must(t, os.Remove(filepath.Join(half, objectMapSlots)))
-	l := again()
+	l := openIn(t, folder, 8)
 	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server4)}))
 	a, frame := numbered(t, 1)
 	put(t, l, a)
 	wantAnswered(t, l, frame, a)
-	next := again()
+	next := openIn(t, folder, 8)
 	put(t, next, a)
 	wantAnswered(t, l, frame, a) // by the same maps
 	testutil.Must(t, Sweep(folder))
