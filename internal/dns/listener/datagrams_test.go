@@ -182,9 +182,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	for text, want := range map[string]string{"10.244.1.7:53": "10.244.1.7", "[fd00::7]:65535": "fd00::7", "[fe80::1%7]:1": "fe80::1", "[::ffff:10.0.0.1]:9": "10.0.0.1"} {
 		a := kernelAddress(netip.MustParseAddrPort(text))
-		if got := a.client(); got != netip.MustParseAddr(want) {
-			t.Errorf("%s: counted for %s", text, got)
-		}
+		testutil.Equal(t, text+": the client", netip.MustParseAddr(want), a.client())
 		ap := netip.MustParseAddrPort(text)
 		if got := a.udp().AddrPort(); got.Port() != ap.Port() || got.Addr().Unmap() != ap.Addr().Unmap() {
 			t.Errorf("%s: shown as %s", text, got)
@@ -213,9 +211,7 @@ func TestNoAllocationPerHit(t *testing.T) {
 			}
 			d.serveBatch(n)
 		}
-		if allocs := testing.AllocsPerRun(100, again); allocs != 0 {
-			t.Errorf("%s: %v allocations", what, allocs)
-		}
+		testutil.Equal(t, what+": allocations", 0, testing.AllocsPerRun(100, again))
 	}
 	if n, err := conn.Read(make([]byte, 512)); err != nil || n != len(b) {
 		t.Errorf("nothing was sent: %d, %v", n, err)
@@ -231,9 +227,6 @@ func halves(t *testing.T, s *Server) (udp, tcp *point) {
 		} else {
 			tcp = p
 		}
-	}
-	if udp == nil || tcp == nil {
-		t.Fatal("a protocol is not served")
 	}
 	return udp, tcp
 }

@@ -2,18 +2,13 @@ package listener
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
@@ -24,15 +19,11 @@ import (
 
 // watcher is an observer that knows each client by its address's text.
 type watcher struct {
-	mu   sync.Mutex // guards the fields below
-	asks int
+	mu   sync.Mutex // guards the field below
 	told []queryinfo.Answer
 }
 
-func (w *watcher) Identify(client netip.Addr) any {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.asks++
+func (*watcher) Identify(client netip.Addr) any {
 	if !client.IsValid() {
 		return nil
 	}
@@ -46,17 +37,16 @@ func (w *watcher) Record(a queryinfo.Answer) {
 }
 
 // take returns what the watcher saw, once it saw n reports.
-func (w *watcher) take(t testing.TB, n int) []queryinfo.Answer {
+func (w *watcher) take(t testing.TB, n int) (told []queryinfo.Answer) {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return len(w.told) >= n
+		if told = w.told; len(told) >= n {
+			w.told = nil
+		}
+		return len(told) >= n
 	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	told := w.told
-	w.told = nil
 	return told
 }
 
@@ -75,12 +65,8 @@ func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bo
 	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
 		return b, queryinfo.Hit, false
 	}
-	r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
-	wire, err := r.Pack()
-	if err != nil {
-		return b, queryinfo.Miss, false
-	}
-	return append(b, wire...), queryinfo.Stale, true
+	wire, err := new(dns.Msg).SetRcode(m, dns.RcodeNameError).Pack()
+	return append(b, wire...), queryinfo.Stale, err == nil
 }
 
 // serve starts a server with an observer and a chain that may have a fast path. start takes a function instead.
@@ -91,8 +77,6 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Cleanup(func() { testutil.Must(t, s.Stop()) })
 	return s, cfg
 }
-
-var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 
 // TestObserver: each query is reported once, whichever handler answers it, over UDP and TCP.
 func TestObserver(t *testing.T) {
@@ -122,9 +106,7 @@ func TestObserver(t *testing.T) {
 				ask(t, network, addressOf(cfg), kept.Copy())
 				want := tc.want
 				want.Client, want.Identity = local, "who is at 127.0.0.1"
-				if diff := cmp.Diff([]queryinfo.Answer{want}, w.take(t, 1), sameAnswer); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", network, diff)
-				}
+				testutil.Equal(t, network, []queryinfo.Answer{want}, w.take(t, 1))
 			}
 		})
 	}
@@ -138,11 +120,7 @@ func TestObserverOfSilence(t *testing.T) {
 			answer(w, q)
 		}
 	}})
-	conn := dialUDP(t, addressOf(cfg))
-	wire := packed(t, question("silent.example.org.", dns.TypeA))
-	if _, err := conn.Write(wire); err != nil {
-		t.Fatal(err)
-	}
+	write(t, dialUDP(t, addressOf(cfg)), packed(t, question("silent.example.org.", dns.TypeA)))
 	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
 		t.Errorf("told %+v", got)
 	}
@@ -163,19 +141,13 @@ func TestFirst(t *testing.T) {
 		names := []string{"known", "other", "known", "known", "other"}
 		for _, name := range names {
 			q := question(name+".example.org.", dns.TypeA)
-			testutil.Must(t, conn.WriteMsg(q))
-			m, err := conn.ReadMsg()
-			if err != nil {
-				t.Fatalf("%s %s: %v", network, name, err)
-			}
+			m := roundTrip(t, conn, q)
 			if m.Id != q.Id || m.Question[0].Name != q.Question[0].Name {
 				t.Errorf("%s %s: %v", network, name, m)
 			}
 			rcodes = append(rcodes, m.Rcode)
 		}
-		if want := []int{3, 0, 3, 3, 0}; !slices.Equal(rcodes, want) {
-			t.Errorf("%s: answered %v, want %v", network, rcodes, want)
-		}
+		testutil.Equal(t, network+": codes", []int{3, 0, 3, 3, 0}, rcodes)
 		told := w.take(t, len(names))
 		levels := map[queryinfo.Level]int{}
 		for _, a := range told {
@@ -225,20 +197,17 @@ func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 }
 
 // TestFirstDrains: a connection that only the handler before the chain answers ends with its server, and right after an answer.
-func TestFirstDrains(t *testing.T) {
-	first := &shelf{name: "known.example.org."}
-	s, cfg := serve(t, nil, &handler{do: answer, first: first})
-	conn := dial(t, "tcp", addressOf(cfg))
-	for range 3 {
-		testutil.Must(t, conn.WriteMsg(question("known.example.org.", dns.TypeA)))
-		if _, err := conn.ReadMsg(); err != nil {
-			t.Fatal(err)
-		}
+func TestFirstDrains(t *testing.T) { firstDrains(t) }
+
+func firstDrains(t *testing.T) {
+	t.Helper()
+	_, s, conn := newHeld(t, nil)
+	for id := range uint16(3) {
+		send(t, conn, id, "kept.example.org.")
+		wantIDs(t, conn, id)
 	}
 	testutil.Must(t, s.Stop())
-	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the server's end: %v", err)
-	}
+	wantEnd(t, conn)
 }
 
 type nobodyCounts struct{}

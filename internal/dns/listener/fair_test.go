@@ -34,9 +34,7 @@ func TestReaderGivesWay(t *testing.T) {
 	testutil.Must(t, s.Start(t.Context(), cfg, (&handler{do: answer, first: again}).build, nil))
 	defer func() {
 		again.over.Store(true)
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Stop())
 	}()
 
 	q := packed(t, question("a.example.org.", dns.TypeA))
@@ -48,9 +46,8 @@ func TestReaderGivesWay(t *testing.T) {
 	cmd := exec.Command("bash", "-c", "sleep 0.3; printf '"+text.String()+"' > /dev/udp/127.0.0.1/"+strconv.Itoa(int(cfg.Port)))
 	testutil.Must(t, cmd.Start())
 	defer cmd.Wait() //nolint:errcheck // it has done its part, or the read below fails
-	if _, err := waits.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = waits.Read(make([]byte, 1))
+	testutil.Must(t, err)
 	again.over.Store(true)
 	if n := again.turns.Load(); n >= feederMost {
 		t.Errorf("another goroutine had no turn before query %d", n)

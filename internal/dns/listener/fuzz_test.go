@@ -3,14 +3,12 @@ package listener
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/internal/dns/fastpath"
@@ -46,7 +44,12 @@ func FuzzFront(f *testing.F) {
 
 	w := new(watcher)
 	s, cfg := serve(f, w, &handler{do: answer, first: half{}})
-	lib := newLibrary(f)
+	var handled atomic.Int64 // queries that the library's handler got
+	library := testutil.ServeBoth(f, func(w dns.ResponseWriter, r *dns.Msg) {
+		if handled.Add(1); len(r.Question) > 0 { // as the handler behind ours
+			answer(w, r)
+		}
+	})
 	f.Fuzz(func(t *testing.T, stream []byte, cut uint16, tcp bool) {
 		if len(stream) > fuzzMost {
 			return
@@ -56,7 +59,13 @@ func FuzzFront(f *testing.F) {
 			most = maxQueryTCP
 		}
 		messages := split(stream)
-		want, questions := lib.answers(messages, most)
+		var whole []byte
+		for _, m := range messages {
+			whole = append(whole, framed(m[:min(len(m), most)])...)
+		}
+		handled.Store(0)
+		want := overTCP(t, library, whole, 0)
+		questions := int(handled.Load())
 		w.take(t, 0)
 		var got [][]byte
 		if tcp {
@@ -68,12 +77,8 @@ func FuzzFront(f *testing.F) {
 		for _, answers := range [][][]byte{want, got} {
 			slices.SortFunc(answers, bytes.Compare)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("answers (-the library's +ours):\n%s", diff)
-		}
-		if told := w.take(t, 0); len(told) != questions {
-			t.Errorf("told of %d questions, %d were asked", len(told), questions)
-		}
+		testutil.Equal(t, "answers, the library's wanted", want, got)
+		testutil.Equal(t, "queries that the observer got", questions, len(w.take(t, 0)))
 	})
 }
 
@@ -131,11 +136,8 @@ func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 	testutil.Must(t, err)
 	defer conn.Close()
 	cut = min(cut, len(stream))
-	for _, part := range [][]byte{stream[:cut], stream[cut:]} {
-		if _, err := conn.Write(part); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write(t, conn, stream[:cut])
+	write(t, conn, stream[cut:])
 	testutil.Must(t, conn.(*net.TCPConn).CloseWrite())
 	said, err := io.ReadAll(conn)
 	testutil.Must(t, err)
@@ -150,13 +152,7 @@ func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (answers [][]byte) {
 	t.Helper()
 	conn := dialUDP(t, at)
-	end, err := question("a-question-of-the-test.example.org.", dns.TypeA).Pack() // answered before the chain, so in turn
-	testutil.Must(t, err)
-	write := func(m []byte) {
-		if _, err := conn.Write(m); err != nil {
-			t.Fatal(err)
-		}
-	}
+	end := packed(t, question("a-question-of-the-test.example.org.", dns.TypeA)) // answered before the chain, so in turn
 	buffer := make([]byte, dns.MaxMsgSize)
 	next := func() (ours bool) {
 		n, err := conn.Read(buffer)
@@ -171,11 +167,11 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 	}
 	s.Pause()
 	for _, m := range messages {
-		write(m)
+		write(t, conn, m)
 	}
 	s.Resume()
 	for range 2 { // once the second one is answered, the chain has all messages
-		write(end)
+		write(t, conn, end)
 		for !next() {
 		}
 	}
@@ -183,72 +179,8 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 	for len(answers) < due {
 		next()
 	}
-	write(end)
+	write(t, conn, end)
 	for !next() {
 	}
 	return answers
-}
-
-// library is the DNS library's own server, with one connection at a time in memory.
-type library struct {
-	conns chan net.Conn
-	asked int // queries that the handler got
-}
-
-func newLibrary(f *testing.F) *library {
-	f.Helper()
-	l := &library{conns: make(chan net.Conn)}
-	server := &dns.Server{Net: "tcp", Listener: l, MaxTCPQueries: -1, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
-		if l.asked++; len(r.Question) > 0 { // as the handler behind ours
-			answer(w, r)
-		}
-	})}
-	done := make(chan error, 1)
-	go func() { done <- server.ActivateAndServe() }()
-	f.Cleanup(func() {
-		close(l.conns)
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
-			f.Error(err)
-		}
-	})
-	return l
-}
-
-// answers sends at most most bytes of each message to the server, and returns its answers and how many queries the handler got.
-func (l *library) answers(messages [][]byte, most int) (answers [][]byte, questions int) {
-	c := &inMemory{closed: make(chan struct{})}
-	for _, m := range messages {
-		c.in.Write(framed(m[:min(len(m), most)]))
-	}
-	l.asked = 0
-	l.conns <- c
-	<-c.closed
-	return split(c.out.Bytes()), l.asked
-}
-
-// Accept implements net.Listener, as do the rest.
-func (l *library) Accept() (net.Conn, error) {
-	if c := <-l.conns; c != nil {
-		return c, nil
-	}
-	return nil, net.ErrClosed
-}
-
-func (*library) Close() error   { return nil }
-func (*library) Addr() net.Addr { return &net.TCPAddr{} }
-
-// inMemory is a connection on which the client has sent everything.
-type inMemory struct {
-	net.Conn
-	in, out bytes.Buffer
-	closed  chan struct{}
-}
-
-func (c *inMemory) Read(b []byte) (int, error)     { return c.in.Read(b) }
-func (c *inMemory) Write(b []byte) (int, error)    { return c.out.Write(b) }
-func (*inMemory) SetReadDeadline(time.Time) error  { return nil }
-func (*inMemory) SetWriteDeadline(time.Time) error { return nil }
-func (c *inMemory) Close() error {
-	close(c.closed)
-	return nil
 }

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -39,11 +40,17 @@ func TestUnsendable(t *testing.T) {
 func TestOddPackets(t *testing.T) {
 	host, pods := twoPods(t)
 	pod, server := netip.MustParseAddr("10.0.0.1"), steering
+	const port = 4000 // one port and one ID, of which no chance makes the wrong checksum a right one
 	eachWay(t, host, steering, func(t *testing.T, s *Server, cfg Config, h *handler, good []byte) {
+		good[0], good[1] = 0, 7
 		said := slices.Clone(good)
 		said[2] |= 0x80
-		neighbour, own := dialFrom(t, pods["fast"], cfg), dialFrom(t, pods["slow"], cfg)
-		port := own.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+		neighbour := dialFrom(t, pods["fast"], cfg)
+		var own net.Conn
+		var err error
+		pods["slow"].Do(func() { own, err = (&net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}).Dial("udp", addressOf(cfg)) })
+		testutil.Must(t, err)
+		defer own.Close()
 		for _, tc := range []struct {
 			name   string
 			p      rawPacket
@@ -51,13 +58,12 @@ func TestOddPackets(t *testing.T) {
 		}{
 			{"as it should be", rawPacket{from: pod, port: port, body: good}, true},
 			{"with ECN and a class of service", rawPacket{from: pod, port: port, body: good, tos: 0xbb}, true},
-			{"without a checksum", rawPacket{from: pod, port: port, body: good, noSum: true}, true},
-			{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good), noSum: true}, true},
-			{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900, noSum: true}, false},
+			{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good)}, true},
+			{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900}, false},
 			{"from port 0", rawPacket{from: pod, body: good}, false},
 			{"from port 53", rawPacket{from: pod, port: 53, body: good}, false},
 			{"as from the server", rawPacket{from: server, port: 53, body: good}, false},
-			{"as from nowhere", rawPacket{from: netip.MustParseAddr("0.0.0.0"), port: port, body: good}, false},
+			{"with a wrong checksum", rawPacket{from: pod, port: port, body: good, checksum: 1}, false},
 			{"as from everybody", rawPacket{from: netip.MustParseAddr("255.255.255.255"), port: port, body: good}, false},
 			{"as from a group", rawPacket{from: netip.MustParseAddr("224.0.0.1"), port: port, body: good}, false},
 			{"as from loopback", rawPacket{from: netip.MustParseAddr("127.0.0.1"), port: port, body: good}, false},
@@ -97,14 +103,15 @@ func TestOddPackets(t *testing.T) {
 	})
 }
 
-// rawPacket is an IPv4 packet with a UDP datagram.
+// rawPacket is an IPv4 packet with a UDP datagram. The kernel puts the pod's address in place of the source 0.0.0.0 (raw(7)).
 type rawPacket struct {
 	from   netip.Addr
 	port   uint16
 	body   []byte
 	tos    byte
 	length int // of the datagram, as its header has it; 0: as it is
-	noSum  bool
+
+	checksum uint16 // 0: none (RFC 768)
 }
 
 func (p rawPacket) send(t *testing.T, pod *testutil.NetNS, to netip.Addr) {
@@ -113,15 +120,8 @@ func (p rawPacket) send(t *testing.T, pod *testutil.NetNS, to netip.Addr) {
 	binary.BigEndian.PutUint16(udp, p.port)
 	binary.BigEndian.PutUint16(udp[2:], 53)
 	udp = append(udp, p.body...)
-	length := len(udp)
-	if p.length != 0 {
-		length = p.length
-	}
-	binary.BigEndian.PutUint16(udp[4:], uint16(length))
-	if !p.noSum {
-		pseudo := append(append(p.from.AsSlice(), to.AsSlice()...), 0, unix.IPPROTO_UDP, byte(length>>8), byte(length))
-		binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
-	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(cmp.Or(p.length, len(udp))))
+	binary.BigEndian.PutUint16(udp[6:], p.checksum)
 	ip := make([]byte, 20, 20+len(udp)) // the kernel fills in length, ID and checksum (raw(7))
 	ip[0], ip[1], ip[8], ip[9] = 0x45, p.tos, 64, unix.IPPROTO_UDP
 	copy(ip[12:], p.from.AsSlice())
@@ -136,19 +136,4 @@ func (p rawPacket) send(t *testing.T, pod *testutil.NetNS, to netip.Addr) {
 		err = unix.Sendto(fd, append(ip, udp...), 0, &unix.SockaddrInet4{Addr: to.As4()})
 	})
 	testutil.Must(t, err)
-}
-
-// checksum is RFC 1071's.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(b[i]) << 8
-		if i+1 < len(b) {
-			sum += uint32(b[i+1])
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // visit returns a connection with the fields that the quota uses.
@@ -89,9 +91,7 @@ func TestIdleWorkers(t *testing.T) {
 		return len(w.idle) >= idleWorkers
 	})
 	w.mu.Lock()
-	if len(w.idle) != idleWorkers {
-		t.Errorf("%d workers stay", len(w.idle))
-	}
+	testutil.Equal(t, "workers that stay", idleWorkers, len(w.idle))
 	w.mu.Unlock()
 	w.dismiss()
 }

@@ -32,10 +32,7 @@ func TestPacketsInWork(t *testing.T) {
 	conn := dialUDP(t, addressOf(cfg))
 	const questions = 100
 	for i := range questions {
-		wire := packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA))
-		if _, err := conn.Write(wire); err != nil {
-			t.Fatal(err)
-		}
+		write(t, conn, packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA)))
 	}
 	waitFor(t, "half of the places are taken", func() bool {
 		return inWork(s) == 8 && s.quota.dropped.Load() == questions-8
@@ -44,20 +41,13 @@ func TestPacketsInWork(t *testing.T) {
 	testutil.Must(t, err)
 	defer from.Close()
 	neighbour := func(when string) {
-		conn := &dns.Conn{Conn: from}
-		testutil.Must(t, conn.WriteMsg(question("neighbour.cluster.local.", dns.TypeA)))
-		if m, err := conn.ReadMsg(); err != nil || len(m.Answer) != 1 {
-			t.Errorf("another source, %s: %v, %v", when, m, err)
+		if m := roundTrip(t, &dns.Conn{Conn: from}, question("neighbour.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
+			t.Errorf("another source, %s: %v", when, m)
 		}
 	}
 	neighbour("in a flood")
 	let()
-	buf := make([]byte, 512)
-	for i := range 8 {
-		if _, err := conn.Read(buf); err != nil {
-			t.Fatalf("%d of 8 answers: %v", i, err)
-		}
-	}
+	readIDs(t, &dns.Conn{Conn: conn}, 8)
 	s.boundPackets(1000)
 	for _, m := range strange(t) {
 		conn.Write(m)
@@ -86,9 +76,7 @@ func TestFullQuota(t *testing.T) {
 	for range 20 { // the server works meanwhile
 		ask(t, "tcp", addressOf(cfg), question("marker.cluster.local.", dns.TypeA))
 	}
-	if n := answered.Load(); n > 0 {
-		t.Errorf("%d queries are answered with no slot left", n)
-	}
+	testutil.Equal(t, "queries answered with no slot left", 0, answered.Load())
 	s.boundPackets(10)
 	for range 2 {
 		if _, err := conn.Read(make([]byte, 512)); err != nil {

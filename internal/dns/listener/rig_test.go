@@ -44,13 +44,12 @@ func (h *handler) build(Chain) (Chain, error) { return h, nil }
 // answer gives every query the same address, and one for text 1,000 bytes.
 func answer(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
-	if q.Question[0].Qtype == dns.TypeTXT {
-		part := strings.Repeat("a", 250)
-		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{part, part, part, part}}}
-		_ = w.WriteMsg(m)
-		return
+	head := dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}
+	m.Answer = []dns.RR{&dns.A{Hdr: head, A: net.IPv4(10, 0, 0, 1)}}
+	if part := strings.Repeat("a", 250); q.Question[0].Qtype == dns.TypeTXT {
+		head.Rrtype = dns.TypeTXT
+		m.Answer = []dns.RR{&dns.TXT{Hdr: head, Txt: []string{part, part, part, part}}}
 	}
-	m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}, A: net.IPv4(10, 0, 0, 1)}}
 	_ = w.WriteMsg(m)
 }
 
@@ -80,14 +79,23 @@ func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 	t.Helper()
 	conn := dial(t, network, server)
 	defer conn.Close()
-	if err := conn.WriteMsg(q); err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
+	return roundTrip(t, conn, q)
+}
+
+// roundTrip sends a query on a connection, and returns the next answer.
+func roundTrip(t testing.TB, conn *dns.Conn, q *dns.Msg) *dns.Msg {
+	t.Helper()
+	testutil.Must(t, conn.WriteMsg(q))
 	m, err := conn.ReadMsg()
-	if err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
+	testutil.Must(t, err)
 	return m
+}
+
+// write writes bytes to a socket.
+func write(t testing.TB, conn net.Conn, b []byte) {
+	t.Helper()
+	_, err := conn.Write(b)
+	testutil.Must(t, err)
 }
 
 // dial connects a client that waits for its answers without a deadline.
@@ -149,11 +157,17 @@ func (s *Server) sources() int {
 	return s.quota.packets.Clients()
 }
 
-// noPlaces reports whether no connection and no TCP query has a slot.
-func (s *Server) noPlaces() bool {
+// piped returns how many TCP queries have a slot.
+func (s *Server) piped() int {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()
-	return s.quota.piped.Used() == 0 && s.quota.conns.Used() == 0
+	return s.quota.piped.Used()
+}
+
+// noPlaces reports whether no connection and no TCP query has a slot.
+func (s *Server) noPlaces() bool {
+	_, conns := s.quota.counts()
+	return s.piped() == 0 && conns.taken == 0
 }
 
 // stopping begins to stop a server, and returns when its connections are to end.

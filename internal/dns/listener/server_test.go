@@ -26,12 +26,8 @@ func TestReloadOfADeadServer(t *testing.T) {
 	cfg.Addresses = append(cfg.Addresses, netip.MustParseAddr("127.0.0.2"))
 	next := &handler{do: answer}
 	testutil.Must(t, s.Restart(t.Context(), cfg, next.build))
-	if err := s.Stop(); err != nil { // which ends the new sockets, too
-		t.Fatal(err)
-	}
-	if next.closed.Load() != 1 {
-		t.Errorf("the chain was closed %d times", next.closed.Load())
-	}
+	testutil.Must(t, s.Stop()) // which ends the new sockets, too
+	testutil.Equal(t, "times that the chain was closed", 1, next.closed.Load())
 }
 
 // TestOwnQueries: a server answers queries of its own process, also if it listens nowhere, by the chain that it has now.
@@ -69,14 +65,12 @@ func TestQueryEndsDuringReload(t *testing.T) {
 	s, cfg := start(t, answer)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := s.Restart(t.Context(), cfg, func(Chain) (Chain, error) {
+	testutil.Must(t, s.Restart(t.Context(), cfg, func(Chain) (Chain, error) {
 		if err := s.Query(ended, "example.org"); err == nil {
 			t.Error("answered by a server that reloads")
 		}
 		return &handler{do: answer}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
 
 // TestQueryDuringReloads: each of the agent's own queries finds a plugin chain, also while one replaces another.
@@ -102,9 +96,7 @@ func TestQueryDuringReloads(t *testing.T) {
 		})
 	}
 	for range 10_000 {
-		if err := s.Restart(t.Context(), cfg, (&handler{do: answer}).build); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, s.Restart(t.Context(), cfg, (&handler{do: answer}).build))
 		if failed.Load() != nil {
 			break
 		}
@@ -114,7 +106,5 @@ func TestQueryDuringReloads(t *testing.T) {
 	if err := failed.Load(); err != nil {
 		t.Error(*err)
 	}
-	if err := s.Stop(); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, s.Stop())
 }

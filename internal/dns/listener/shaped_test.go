@@ -55,20 +55,14 @@ func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testi
 	for way, h := range map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}} {
 		t.Run(way, func(t *testing.T) {
 			s := New(slog.New(slog.DiscardHandler), nil)
-			cfg := serveIn(t, host, at, s, h)
+			cfg := Config{Addresses: []netip.Addr{at}, Port: 53, Misses: 1024, Connections: 1024}
+			var err error
+			host.Do(func() { err = s.Start(t.Context(), cfg, h.build, nil) })
+			testutil.Must(t, err)
 			defer func() { testutil.Must(t, s.Stop()) }()
 			do(t, s, cfg, h, q)
 		})
 	}
-}
-
-func serveIn(t *testing.T, host *testutil.NetNS, at netip.Addr, s *Server, h *handler) Config {
-	t.Helper()
-	cfg := Config{Addresses: []netip.Addr{at}, Port: 53, Misses: 1024, Connections: 1024}
-	var err error
-	host.Do(func() { err = s.Start(t.Context(), cfg, h.build, nil) })
-	testutil.Must(t, err)
-	return cfg
 }
 
 func dialFrom(t *testing.T, pod *testutil.NetNS, cfg Config) (conn net.Conn) {

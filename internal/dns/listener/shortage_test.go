@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"encoding/binary"
 	"io"
 	"net"
 	"os"
@@ -13,6 +12,20 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// unaccepted starts a server, whose process then has no descriptor left for the connection that client requests. udp is another client.
+func unaccepted(t *testing.T) (cfg Config, client *os.File, udp net.Conn, lift func()) {
+	t.Helper()
+	_, cfg = start(t, answer)
+	udp = dialUDP(t, addressOf(cfg))
+	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	testutil.Must(t, err)
+	client = os.NewFile(uintptr(tcp), "client")
+	t.Cleanup(func() { client.Close() })
+	lift = testutil.NoDescriptors(t)
+	testutil.Must(t, unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}))
+	return cfg, client, udp, lift
+}
+
 // TestNoDescriptors: the process has no descriptor left for a connection. Queries over UDP are answered meanwhile, and the connection is
 // served once a descriptor is free.
 func TestNoDescriptors(t *testing.T) {
@@ -20,30 +33,17 @@ func TestNoDescriptors(t *testing.T) {
 	if !testutil.InChild(t) { // the limit is the whole process's
 		return
 	}
-	_, cfg := start(t, answer)
+	cfg, client, udp, lift := unaccepted(t)
 	wire := packed(t, question("a.example.org.", dns.TypeA))
-	udp := dialUDP(t, addressOf(cfg))
-	tcp, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	_, err := client.Write(framed(wire))
 	testutil.Must(t, err)
-	f := os.NewFile(uintptr(tcp), "client")
-	defer f.Close()
-	lift := testutil.NoDescriptors(t)
-	testutil.Must(t, unix.Connect(tcp, &unix.SockaddrInet4{Addr: cfg.Addresses[0].As4(), Port: int(cfg.Port)}))
-	framed := append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)
-	if _, err := unix.Write(tcp, framed); err != nil {
-		t.Fatal(err)
-	}
-
-	if _, err := udp.Write(wire); err != nil {
-		t.Fatal(err)
-	}
+	write(t, udp, wire)
 	if _, err := udp.Read(make([]byte, 512)); err != nil {
 		t.Errorf("over UDP: %v", err)
 	}
 
 	lift()
-	testutil.Must(t, unix.SetNonblock(tcp, true))
-	conn, err := net.FileConn(f)
+	conn, err := net.FileConn(client)
 	testutil.Must(t, err)
 	defer conn.Close()
 	if _, err := io.ReadFull(conn, make([]byte, 2)); err != nil {

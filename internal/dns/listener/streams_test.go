@@ -4,12 +4,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -21,13 +21,11 @@ func tcpPair(t *testing.T) (client net.Conn, conn *net.TCPConn) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	testutil.Must(t, err)
 	defer l.Close()
-	if client, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
+	client, err = net.Dial("tcp", l.Addr().String())
+	testutil.Must(t, err)
 	t.Cleanup(func() { client.Close() })
-	if conn, err = l.AcceptTCP(); err != nil {
-		t.Fatal(err)
-	}
+	conn, err = l.AcceptTCP()
+	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return client, conn
 }
@@ -45,12 +43,15 @@ func TestWriteDeadline(t *testing.T) {
 // held is a chain that answers queries for names that begin with "slow" only after free is closed.
 type held struct {
 	handler
+	cfg  Config
 	in   atomic.Int64 // queries that it keeps
 	free chan struct{}
 }
 
-func newHeld() *held {
-	h := &held{free: make(chan struct{})}
+// newHeld starts a server with such a chain and a fast path for one name. It returns a connection to the server, too.
+func newHeld(t *testing.T, o Observer) (h *held, s *Server, conn *dns.Conn) {
+	t.Helper()
+	h = &held{free: make(chan struct{}), handler: handler{first: &shelf{name: "kept.example.org."}}}
 	h.do = func(w dns.ResponseWriter, q *dns.Msg) {
 		if strings.HasPrefix(q.Question[0].Name, "slow") {
 			h.in.Add(1)
@@ -59,7 +60,8 @@ func newHeld() *held {
 		}
 		answer(w, q)
 	}
-	return h
+	s, h.cfg = serve(t, o, &h.handler)
+	return h, s, dialTCP(t, "127.0.0.1", h.cfg)
 }
 
 func dialTCP(t *testing.T, from string, cfg Config) *dns.Conn {
@@ -78,28 +80,36 @@ func send(t *testing.T, conn *dns.Conn, id uint16, name string) {
 	testutil.Must(t, conn.WriteMsg(q))
 }
 
-func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
+// readIDs returns the IDs of the next n answers.
+func readIDs(t *testing.T, conn *dns.Conn, n int) (ids []uint16) {
 	t.Helper()
-	var got []uint16
-	for range want {
+	for range n {
 		m, err := conn.ReadMsg()
 		if err != nil {
-			t.Fatalf("after %v: %v", got, err)
+			t.Fatalf("after %v: %v", ids, err)
 		}
-		got = append(got, m.Id)
+		ids = append(ids, m.Id)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("answers (-want +got):\n%s", diff)
+	return ids
+}
+
+func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
+	t.Helper()
+	testutil.Equal(t, "answers", want, readIDs(t, conn, len(want)))
+}
+
+// wantEnd fails the test unless the server has ended the connection behind its last answer.
+func wantEnd(t *testing.T, conn *dns.Conn) {
+	t.Helper()
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last answer: %v", err)
 	}
 }
 
 // TestPipelined: a query over TCP does not wait for the answer to the one before it, whichever handler answers. (RFC 7766, sections 6.2.1.1
 // and 7.)
 func TestPipelined(t *testing.T) {
-	h := newHeld()
-	h.first = &shelf{name: "kept.example.org."}
-	_, cfg := serve(t, nil, &h.handler)
-	conn := dialTCP(t, "127.0.0.1", cfg)
+	h, _, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "the slow one is in work", func() bool { return h.in.Load() == 1 })
 	send(t, conn, 2, "fast.example.org.")
@@ -107,9 +117,7 @@ func TestPipelined(t *testing.T) {
 	send(t, conn, 3, "kept.example.org.")
 	wantIDs(t, conn, 3)
 	// A message that is not a query is answered meanwhile, too.
-	if _, err := conn.Conn.Write([]byte{0, 12, 0, 4, 0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil { // UPDATE without a zone
-		t.Fatal(err)
-	}
+	write(t, conn.Conn, []byte{0, 12, 0, 4, 0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0}) // UPDATE without a zone
 	wantIDs(t, conn, 4)
 	close(h.free)
 	wantIDs(t, conn, 1)
@@ -117,35 +125,24 @@ func TestPipelined(t *testing.T) {
 
 // TestHalfClosed: a client that closes its sending side still gets its answers, and then the connection ends.
 func TestHalfClosed(t *testing.T) {
-	h := newHeld()
-	_, cfg := serve(t, nil, &h.handler)
-	conn := dialTCP(t, "127.0.0.1", cfg)
+	h, _, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
 	send(t, conn, 2, "slower.example.org.")
 	testutil.Must(t, conn.Conn.(*net.TCPConn).CloseWrite())
 	waitFor(t, "both are in work", func() bool { return h.in.Load() == 2 })
 	h.free <- struct{}{}
 	h.free <- struct{}{}
-	for range 2 {
-		if _, err := conn.ReadMsg(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the last answer: %v", err)
-	}
+	readIDs(t, conn, 2)
+	wantEnd(t, conn)
 }
 
 // TestPipedShare: a client with its share of TCP queries in progress waits for its own answers, and another client is answered. No query is
 // lost.
 func TestPipedShare(t *testing.T) {
-	h := newHeld()
-	s, cfg := serve(t, nil, &h.handler)
+	h, s, first := newHeld(t, nil)
 	const each = 200
-	var greedy []*dns.Conn
-	for range 3 {
-		conn := dialTCP(t, "127.0.0.1", cfg)
-		greedy = append(greedy, conn)
+	greedy := []*dns.Conn{first, dialTCP(t, "127.0.0.1", h.cfg), dialTCP(t, "127.0.0.1", h.cfg)}
+	for _, conn := range greedy {
 		go func() { // ends with the last query, or the connection
 			for i := range uint16(each) {
 				q := question("slow.example.org.", dns.TypeA)
@@ -157,81 +154,51 @@ func TestPipedShare(t *testing.T) {
 	// Half of all slots, and one query for each connection, which is read no further.
 	const most = running/2 + 3
 	waitFor(t, "the share is taken", func() bool { return h.in.Load() == most })
-	other := dialTCP(t, "127.0.0.2", cfg)
+	other := dialTCP(t, "127.0.0.2", h.cfg)
 	for i := range uint16(20) {
 		send(t, other, 2*i, "slow.example.org.")
 		send(t, other, 2*i+1, "fast.example.org.")
 		wantIDs(t, other, 2*i+1)
 	}
 	waitFor(t, "the other's are in work", func() bool { return h.in.Load() >= most+20 }) // the last may begin after the answer to the one behind it
-	if n := h.in.Load(); n != most+20 {
-		t.Errorf("%d questions are in work", n)
-	}
+	testutil.Equal(t, "queries in progress", most+20, h.in.Load())
 	close(h.free)
 	for _, conn := range greedy {
-		seen := map[uint16]bool{}
-		for range each {
-			m, err := conn.ReadMsg()
-			if err != nil {
-				t.Fatalf("after %d answers: %v", len(seen), err)
-			}
-			seen[m.Id] = true
-		}
-		if len(seen) != each {
-			t.Errorf("%d of %d are answered", len(seen), each)
-		}
+		ids := readIDs(t, conn, each)
+		slices.Sort(ids)
+		testutil.Equal(t, "queries answered", each, len(slices.Compact(ids)))
 	}
-	waitFor(t, "all places are free", func() bool {
-		s.quota.mu.Lock()
-		defer s.quota.mu.Unlock()
-		return s.quota.piped.Used() == 0
-	})
+	waitFor(t, "all places are free", func() bool { return s.piped() == 0 })
 }
 
 // TestPipedStop: a server that stops answers what was sent before, over UDP and on a connection, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
-	h := newHeld()
-	s, cfg := serve(t, nil, &h.handler)
-	conn := dialTCP(t, "127.0.0.1", cfg)
+	h, s, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
 	waitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
-	udp := &dns.Conn{Conn: dialUDP(t, addressOf(cfg))}
+	udp := &dns.Conn{Conn: dialUDP(t, addressOf(h.cfg))}
 	const many = 200
 	for i := range uint16(many) {
 		send(t, udp, i, "fast.example.org.")
 		send(t, conn, 2+i, "fast.example.org.")
 	}
 	done := stopping(t, s)
-	for range many {
-		if _, err := udp.ReadMsg(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	readIDs(t, udp, many)
 	close(h.free)
-	for range many + 1 {
-		if _, err := conn.ReadMsg(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the last answer: %v", err)
-	}
+	readIDs(t, conn, many+1)
+	wantEnd(t, conn)
 	testutil.Must(t, <-done)
 }
 
 // TestPartsAtTheEnd: a server that stops waits for the rest of a query that has begun to arrive, even if the query before it is answered
 // meanwhile.
 func TestPartsAtTheEnd(t *testing.T) {
-	h := newHeld()
-	s, cfg := serve(t, nil, &h.handler)
-	conn := dialTCP(t, "127.0.0.1", cfg)
+	h, s, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
 	second := question("fast.example.org.", dns.TypeA)
 	second.Id = 2
 	wire := framed(packed(t, second))
-	if _, err := conn.Conn.Write(wire[:9]); err != nil {
-		t.Fatal(err)
-	}
+	write(t, conn.Conn, wire[:9])
 	_, tcp := halves(t, s)
 	waitFor(t, "a part is read", func() bool {
 		tcp.conns.mu.Lock()
@@ -244,13 +211,9 @@ func TestPartsAtTheEnd(t *testing.T) {
 	done := stopping(t, s)
 	close(h.free)
 	wantIDs(t, conn, 1)
-	if _, err := conn.Conn.Write(wire[9:]); err != nil {
-		t.Fatal(err)
-	}
+	write(t, conn.Conn, wire[9:])
 	wantIDs(t, conn, 2)
-	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the last answer: %v", err)
-	}
+	wantEnd(t, conn)
 	testutil.Must(t, <-done)
 }
 
@@ -262,9 +225,7 @@ func TestEndlessQueries(t *testing.T) {
 	defer c.Close()
 	of.await(c)
 	of.heard(c)
-	if _, err := client.Write([]byte("the next query")); err != nil {
-		t.Fatal(err)
-	}
+	write(t, client, []byte("the next query"))
 	waitFor(t, "it has arrived", func() bool { return c.unread() > 0 })
 	for _, cut := range []bool{false, true} {
 		of.drain(time.Unix(1, 0), cut)
@@ -276,9 +237,8 @@ func TestEndlessQueries(t *testing.T) {
 
 // TestReset: the slots of a client that resets its connection are free once its queries are answered, and the observer gets its queries.
 func TestReset(t *testing.T) {
-	h, w := newHeld(), new(watcher)
-	s, cfg := serve(t, w, &h.handler)
-	conn := dialTCP(t, "127.0.0.1", cfg)
+	w := new(watcher)
+	h, s, conn := newHeld(t, w)
 	const questions = 50
 	for i := range uint16(questions) {
 		send(t, conn, i, "slow.example.org.")
@@ -288,9 +248,7 @@ func TestReset(t *testing.T) {
 	close(h.free)
 	w.take(t, questions)
 	waitFor(t, "it has no place", s.noPlaces)
-	if told := w.take(t, 0); len(told) > 0 {
-		t.Errorf("told of %d more", len(told))
-	}
+	testutil.Equal(t, "further reports", 0, len(w.take(t, 0)))
 }
 
 // deafClient sends queries for large answers, and reads none of these, until its connection is closed.
@@ -328,13 +286,7 @@ func TestGiantQuestion(t *testing.T) {
 		q.Id = uint16(i)
 		q.SetEdns0(1232, false)
 		q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, size-q.Len()-4)}}
-		if err := conn.WriteMsg(q); err != nil {
-			t.Fatal(size, err)
-		}
-		m, err := conn.ReadMsg()
-		if err != nil {
-			t.Fatal(size, err)
-		}
+		m := roundTrip(t, conn, q)
 		if want := size > maxQueryTCP; int(m.Id) != i || want != (m.Rcode == dns.RcodeFormatError) {
 			t.Errorf("%d bytes: %v", size, m)
 		}

@@ -2,8 +2,6 @@ package listener
 
 import (
 	"bytes"
-	"encoding/binary"
-	"fmt"
 	"net"
 	"testing"
 
@@ -20,15 +18,13 @@ func TestUnreadAnswers(t *testing.T) {
 	s, cfg := start(t, answer)
 	const connections, queries = 40, 2000
 	wire := packed(t, question("unread.example.", dns.TypeTXT))
-	flood := bytes.Repeat(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...), queries)
+	flood := bytes.Repeat(framed(wire), queries)
 	for range connections {
 		conn, err := net.Dial("tcp", addressOf(cfg))
 		testutil.Must(t, err)
 		defer conn.Close()
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-		if _, err := conn.Write(flood); err != nil {
-			t.Fatal(err)
-		}
+		write(t, conn, flood)
 	}
 	most, sum := 0, 0
 	sample := func() {
@@ -46,10 +42,8 @@ func TestUnreadAnswers(t *testing.T) {
 		}
 	}
 	testutil.Eventually(t, func() error {
-		if sample(); most < maxUnread/2 {
-			return fmt.Errorf("at most %d bytes wait for a client", most)
-		}
-		return nil
+		sample()
+		return testutil.ErrorIf(most < maxUnread/2, "at most %d bytes wait for a client", most)
 	})
 	for range 10 { // each answer to another client comes after more of the flood was dealt with
 		if m := ask(t, "tcp", addressOf(cfg), question("read.example.", dns.TypeA)); len(m.Answer) != 1 {
