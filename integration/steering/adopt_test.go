@@ -41,9 +41,7 @@ func TestAdopt(t *testing.T) {
 				t.Errorf("opted out: %+v", d)
 			}
 			n.wantFallback(client{out.NetNS, out.addrs}, "opted out", cluster...)
-			if out.ours() {
-				t.Errorf("rules in a pod that opted out:\n%s", out.rules())
-			}
+			out.wantNoRules("opted out")
 			testutil.Check(t, running[0].check(), "CHECK")
 
 			// The plugin's DEL comes for one, for another it does not, and a third loses its netns without any.
@@ -56,10 +54,7 @@ func TestAdopt(t *testing.T) {
 					if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
 						return fmt.Errorf("pod %d has a file", i)
 					}
-					if i == 0 && p.ours() {
-						return fmt.Errorf("pod %d has rules:\n%s", i, p.rules())
-					}
-					return nil
+					return testutil.ErrorIf(i == 0 && p.ours(), "pod %d has rules", i)
 				})
 			}
 			if len(n.agent.Output()) == 0 || strings.Contains(n.agent.Output(), "level=ERROR") {
@@ -75,19 +70,11 @@ func TestAdopt(t *testing.T) {
 
 			testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 			n.prints(cli.Good, n.cleanup())
-			if running[3].ours() {
-				t.Errorf("left in a pod:\n%s", running[3].rules())
-			}
+			running[3].wantNoRules("cleaned up")
 			n.wantFallback(client{running[3].NetNS, running[3].addrs}, "cleaned up", cluster...)
 			testutil.Equal(t, "files left", []string{}, n.files())
 		})
 	}
-}
-
-// ours reports whether a pod has rules of ours; iptables leaves its own empty chains.
-func (p *pod) ours() bool {
-	rules := p.rules()
-	return strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS")
 }
 
 // adopted returns an error unless the pod was adopted and all of its decisions are in one state.
@@ -112,13 +99,10 @@ func TestAdoptStale(t *testing.T) {
 	living, mine := n.addRunningPods(1, nil)[0], n.addPod(nil)
 	copyOf := func(p *pod, name string, change func(object)) {
 		t.Helper()
-		text, err := os.ReadFile(n.path("cni-cache/results/pods-" + p.container() + "-eth0"))
-		testutil.Must(t, err)
-		path := n.path("cni-cache/results/pods-" + name + "-eth0")
-		testutil.Must(t, os.WriteFile(path, text, 0o600))
-		n.rewrite(path, func(f object) { f["containerId"] = name; change(f) })
-		old := time.Now().Add(-time.Hour)
-		testutil.Must(t, os.Chtimes(path, old, old))
+		path, old := "cni-cache/results/pods-"+name+"-eth0", time.Now().Add(-time.Hour)
+		n.write(path, n.read("cni-cache/results/pods-"+p.container()+"-eth0"))
+		n.rewrite(n.path(path), func(f object) { f["containerId"] = name; change(f) })
+		testutil.Must(t, os.Chtimes(n.path(path), old, old))
 	}
 	address := func(f object, a string) {
 		f["result"].(object)["ips"].([]any)[0].(object)["address"] = a
@@ -151,24 +135,6 @@ func TestAdoptStale(t *testing.T) {
 	n.hup()
 	n.wantSteered(living.client(), "without a cache", n.all()...)
 	testutil.Check(t, living.adopted(podfile.Steered))
-}
-
-// A policy that keeps a running pod from the agent costs it no query: the agent tries the pod before it steers it.
-func TestAdoptBehindPolicy(t *testing.T) {
-	t.Parallel()
-	n := newNode(t, setup{attach: testutil.PTP, proven: true, adopt: true})
-	p, free := n.addRunningPods(1, nil)[0], n.addRunningPods(1, nil)[0]
-	n.Host.RunInput("table inet blocked {\n chain in {\n type filter hook prerouting priority -500\n ip saddr "+p.addr(true).String()+
-		" ip daddr 169.254.20.11 drop\n }\n}\n", "nft", "-f", "-")
-	f := n.startTraffic(p, "a.default.svc.cluster.local.", 50)
-	n.startAgent()
-	testutil.Eventually(t, func() error { return free.adopted(podfile.Steered) })
-	n.awaitLog(0, "not steered, kube-dns answers them")
-	testutil.Check(t, p.adopted(podfile.Pending))
-	f.allAnswered()
-	if rules := p.rules(); rules != "" {
-		t.Errorf("rules in it:\n%s", rules)
-	}
 }
 
 // TestAdoptAgain: the agent comes to pods that run, is killed once the first one is steered, comes back, and pods end meanwhile. kube-dns

@@ -124,9 +124,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 		t.Errorf("%d wrong answers of %d", all.wrong, all.sent)
 	}
 	for _, p := range staying {
-		if rules := p.rules(); rules != "" {
-			t.Errorf("left in %s:\n%s", p.name, rules)
-		}
+		p.wantNoRules("cleaned up")
 		a, err := testutil.Ask(p.NetNS, n.Service(true), freshName(), dns.TypeA, "udp", testutil.AskOptions{Timeout: time.Second})
 		if err != nil || !p.client().direct(a) {
 			t.Errorf("%s after cleanup: %v, %v", p.name, a, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,14 +76,7 @@ func rightData(a *testutil.Answer) error {
 }
 
 // direct reports whether kube-dns saw the client itself, and not the agent.
-func (c client) direct(a *testutil.Answer) bool {
-	for _, own := range c.own {
-		if a.Client == own {
-			return true
-		}
-	}
-	return false
-}
+func (c client) direct(a *testutil.Answer) bool { return slices.Contains(c.own, a.Client) }
 
 // steered reports whether a query goes to the cache: the second answer is the first one.
 func (c client) steered(at target) error {
@@ -124,6 +118,15 @@ func (c client) fellBack(at target, timeout time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// dial connects a pod with a server until the test ends.
+func (n *node) dial(p *pod, at target) *testutil.Conn {
+	n.t.Helper()
+	c, err := testutil.Dial(p.NetNS, at.network, at.server(), testutil.AskOptions{})
+	testutil.Must(n.t, err)
+	n.t.Cleanup(c.Close)
+	return c
 }
 
 // wantSteered waits until every target is answered by the cache.

@@ -28,38 +28,43 @@ func (n *node) refuse(p *pod) (allow func()) {
 }
 
 // crowd has pods query steadily until end. note, if there is one, gets each query's result.
-func (n *node) crowd(count int, note func(p *pod, at target, a *testutil.Answer, err error)) (end func()) {
+func (n *node) crowd(count int, note func(p *pod, at target, err error)) (end func()) {
 	n.t.Helper()
-	all := n.all()
-	var clients []func(stop <-chan struct{})
-	for i := range count {
-		p, at := n.addPod(nil), all[i%len(all)]
-		clients = append(clients, func(stop <-chan struct{}) {
-			tick := time.NewTicker(300 * time.Millisecond)
-			defer tick.Stop()
-			name := freshName()
-			for {
-				select {
-				case <-stop:
-					return
-				case <-tick.C:
-				}
-				if a, err := p.client().ask(at, name, testutil.Attempt); note != nil {
-					note(p, at, a, err)
-				}
+	var pods []*pod
+	for range count {
+		pods = append(pods, n.addPod(nil))
+	}
+	f, all := n.newTraffic(nil, testutil.Attempt), n.all()
+	for i, p := range pods {
+		at, name := all[i%len(all)], freshName()
+		f.pace(300*time.Millisecond, 0, func() error {
+			_, err := p.client().ask(at, name, testutil.Attempt)
+			if note != nil {
+				note(p, at, err)
 			}
+			return err
 		})
 	}
-	return background(n.t, clients...)
+	return f.end
+}
+
+// lapse stops the agent until it has no lease in the kernel, calls f, and lets it go on.
+func (n *node) lapse(f func()) {
+	n.t.Helper()
+	n.agent.Stop()
+	testutil.Eventually(n.t, func() error {
+		leases := n.leases()
+		return testutil.ErrorIf(len(leases) > 0, "leases are left: %v", leases)
+	})
+	f()
+	n.agent.Cont()
 }
 
 // One pod of seventeen is behind a policy that lets it reach only kube-dns. kube-dns serves it, also after the agent was stopped or started
 // again; it comes back, and is named. No other pod is bypassed. TestTimingEgressPolicy counts the queries that are lost.
 func TestEgressPolicy(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, install: true})
-	p := n.addPod(nil)
-	n.startAgent()
+	n, p := newServed(t, setup{families: testutil.Dual, proxy: testutil.IPTables, install: true})
 	end := n.crowd(16, nil)
 	n.wantSteered(p.client(), "no policy", n.all()...)
 
@@ -96,9 +101,7 @@ func TestEgressPolicy(t *testing.T) {
 // when the policy goes. No other pod is bypassed.
 func TestLatePolicyAtTheLink(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables, install: true})
-	p := n.addPod(nil)
-	n.startAgent()
+	n, p := newServed(t, setup{families: testutil.Dual, proxy: testutil.NFTables, install: true})
 	end := n.crowd(8, nil)
 	ats := targets(n.ClusterDNS()...)
 	n.wantSteered(p.client(), "no policy", ats...)
@@ -123,9 +126,13 @@ func (n *node) refuseAtLink(p *pod) (allow func()) {
 	for _, a := range []netip.Addr{steering4, local4, steering6, local6} {
 		fmt.Fprintf(&rules, "%s daddr %s drop\n", map[bool]string{true: "ip", false: "ip6"}[a.Is4()], a)
 	}
-	table := "at_link_of_" + p.name
-	n.Host.RunInput(fmt.Sprintf("table netdev %s {\nchain c {\ntype filter hook ingress device %q priority 0;\n%s}\n}\n", table, p.hostLink(n), rules.String()), "nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "netdev", table) }
+	return chain(n.Host, "netdev at_link_of_"+p.name, fmt.Sprintf("hook ingress device %q priority 0", p.hostLink(n)), rules.String())
+}
+
+// chain makes an nftables table with a chain of filters in a netns.
+func chain(ns *testutil.NetNS, table, hook, rules string) (end func()) {
+	ns.RunInput("table "+table+" {\nchain c {\ntype filter "+hook+";\n"+rules+"\n}\n}\n", "nft", "-f", "-")
+	return func() { ns.Run(append([]string{"nft", "delete", "table"}, strings.Fields(table)...)...) }
 }
 
 // hostLink is the host's end of the pod's veth.
@@ -149,30 +156,23 @@ func (n *node) wantGivenBack(p *pod) {
 			return err
 		}
 		bypassed := slices.DeleteFunc(slices.Clone(views), func(v podView) bool { return !v.bypassed() })
-		if p == nil && len(bypassed) == 0 || p != nil && len(bypassed) == 1 && bypassed[0].Pod == "default/"+p.name {
-			return nil
-		}
-		return fmt.Errorf("bypassed: %+v\nall: %+v", bypassed, views)
+		right := p == nil && len(bypassed) == 0 || p != nil && len(bypassed) == 1 && bypassed[0].Pod == "default/"+p.name
+		return testutil.ErrorIf(!right, "bypassed: %+v\nall: %+v", bypassed, views)
 	})
 }
 
 // wantBypassed waits until the status lists one pod, over each of its addresses and protocols, and no other.
 func (n *node) wantBypassed(p *pod) {
 	n.t.Helper()
-	want := 0
+	want, of := 0, ""
 	if p != nil {
-		want = len(n.all())
+		want, of = len(n.all()), "default/"+p.name
 	}
-	testutil.Eventually(n.t, func() error {
-		s, err := n.agentStatus()
-		if err != nil || len(s.Bypassed) != want {
-			return fmt.Errorf("want %d clients bypassed: %+v, %w", want, s, err)
-		}
+	n.awaitStatus(func(s *agentStatus) error {
+		wrong := len(s.Bypassed) != want
 		for _, b := range s.Bypassed {
-			if b.Pod != "default/"+p.name || !slices.Contains(p.addrs, b.Source) || b.NextTrial.Before(b.Since) {
-				return fmt.Errorf("not %s: %+v", p.name, b)
-			}
+			wrong = wrong || b.Pod != of || !slices.Contains(p.addrs, b.Source) || b.NextTrial.Before(b.Since)
 		}
-		return nil
+		return testutil.ErrorIf(wrong, "want %d clients bypassed, all of %q: %+v", want, of, s.Bypassed)
 	})
 }

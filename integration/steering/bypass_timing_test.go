@@ -102,11 +102,9 @@ func (n *node) cut(p *pod, drop func(*pod) func(), length time.Duration) (back t
 //
 // State: TestEgressPolicy (here). Bound: TestEvidenceOverAPause (agent/internal/node/evidence).
 func TestTimingEgressPolicy(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
-	p := n.addPod(nil)
-	n.startAgent()
+	n, p := newServed(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
 	var others atomic.Int64
-	end := n.crowd(50, func(p *pod, at target, _ *testutil.Answer, err error) {
+	end := n.crowd(50, func(p *pod, at target, err error) {
 		if others.Add(1); err != nil {
 			t.Errorf("another pod's query to %s is lost: %s: %v", at, p.name, err)
 		}
@@ -145,11 +143,7 @@ func TestTimingEgressPolicy(t *testing.T) {
 //
 // State: TestKernelHitsFilesRemoved (here).
 func TestTimingKernelHitsFilesRemoved(t *testing.T) {
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p, at, name := n.addPod(nil), target{n.ClusterDNS()[0], "udp"}, freshName()
-	n.startAgent()
-	n.wantInKernel(1, 0)
-	n.heat(p, at, name)
+	n, p, at, name := newHot(t)
 	n.removeLevel()
 	from := time.Now()
 	n.heat(p, at, name)

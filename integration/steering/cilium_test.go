@@ -18,9 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -36,7 +33,7 @@ func ciliums() []datapath {
 	return []datapath{
 		{"at sockets", func(n *node) *pod {
 			p := n.startCilium("false").addOldPod()
-			p.wantCilium(n.servers()[0])
+			p.wantCilium(n.KubeDNSAddrs()[0])
 			return p
 		}},
 		{"at links", func(n *node) *pod {
@@ -75,21 +72,8 @@ func TestCiliumFaults(t *testing.T) {
 
 // programAt returns an error where no program is at a link of the host's.
 func (n *node) programAt(name string) error {
-	at, err := n.Host.Netlink().LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	var there *link.QueryResult
-	n.Host.Do(func() {
-		there, err = link.QueryPrograms(link.QueryOptions{Target: at.Attrs().Index, Attach: ebpf.AttachTCXIngress})
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	if len(there.Programs) == 0 {
-		return fmt.Errorf("no program is at %s", name)
-	}
-	return nil
+	count, err := n.programsAt(name)
+	return errors.Join(err, testutil.ErrorIf(count == 0, "no program is at %s", name))
 }
 
 // startCilium has Cilium be the node's network, without an API server: its Services come from a file. hostOnly is "true" where pods'

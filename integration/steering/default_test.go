@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/neardns/neardns/internal/cli"
@@ -42,6 +41,7 @@ func TestDefaultInstall(t *testing.T) {
 			second.cutOff("all DNS")
 
 			n.agent.Stop()
+			n.prints(cli.Degraded, "ready", "does not answer")
 			for _, p := range pods {
 				n.awaitFallback(p.client(), "agent stopped", n.all()...)
 			}
@@ -60,9 +60,7 @@ func TestDefaultInstall(t *testing.T) {
 			}
 			n.prints(cli.Good, n.cleanup())
 			for _, p := range pods {
-				if p.ours() {
-					t.Errorf("left in %s:\n%s", p.name, p.rules())
-				}
+				p.wantNoRules("uninstalled")
 				n.wantFallback(client{p.NetNS, p.addrs}, "uninstalled", cluster...)
 			}
 			testutil.Equal(t, "files left", []string{}, append(n.files(), n.pinned()...))
@@ -93,8 +91,8 @@ func (d *denied) cutOff(policy string) {
 	d.noHits(policy)
 	d.end(policy)
 	testutil.Eventually(d.t, func() error {
-		_, text, _ := d.run("doctor", "--config", d.configFile())
-		return testutil.ErrorIf(!strings.Contains(text, "default/"+d.p.name), "%s: doctor does not name the pod:\n%s", policy, text)
+		_, err := d.printed(anyCode, "doctor", "default/"+d.p.name)
+		return wrap(policy, err)
 	})
 	allow()
 	d.hits("without the policy", d.p)

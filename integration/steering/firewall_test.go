@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -10,16 +9,10 @@ import (
 )
 
 // firewall is what firewalld's zones come to: the host takes answers to its own packets, and nothing that pods begin.
-const firewall = `table inet foreign {
-	chain input {
-		type filter hook input priority 10; policy accept
-		ct state established,related accept
-		iifname "lo" accept
-		meta l4proto ipv6-icmp accept
-		%s
-	}
+func (n *node) firewall(verdict string) (end func()) {
+	return chain(n.Host, "inet foreign", "hook input priority 10",
+		"ct state established,related accept\niifname \"lo\" accept\nmeta l4proto ipv6-icmp accept\n"+verdict)
 }
-`
 
 // TestFirewalledInput shows that the prober comes the pods' way: where a foreign firewall keeps pods from the host, no
 // lease is earned, kube-dns answers, and the reason is reported. Once the firewall lets them through, the cache answers.
@@ -28,17 +21,17 @@ func TestFirewalledInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI})
-			n.Host.RunInput(fmt.Sprintf(firewall, verdict), "nft", "-f", "-")
+			end := n.firewall(verdict)
 			p := n.addPod(nil)
 			n.launchAgent()
 			n.wantNoLease()
 			n.wantFallback(p.client(), "firewall from the start", n.all()...)
 
-			n.Host.Run("nft", "delete", "table", "inet", "foreign")
+			end()
 			n.wantSteered(p.client(), "firewall gone", n.all()...)
 			n.awaitReady()
 
-			n.Host.RunInput(fmt.Sprintf(firewall, verdict), "nft", "-f", "-")
+			n.firewall(verdict)
 			n.awaitFallback(p.client(), "firewall comes", n.all()...)
 			n.wantNoLease()
 		})
@@ -48,20 +41,16 @@ func TestFirewalledInput(t *testing.T) {
 // wantNoLease waits until the agent reports about each of its addresses that it holds no lease, and why.
 func (n *node) wantNoLease() {
 	n.t.Helper()
-	testutil.Eventually(n.t, func() error {
-		s, err := n.agentStatus()
-		if err != nil || len(s.Leases) != len(n.all()) {
-			return fmt.Errorf("status: %+v, %w", s, err)
-		}
+	n.awaitStatus(func(s *agentStatus) error {
+		wrong := len(s.Leases) != len(n.all())
 		for _, l := range s.Leases {
-			if l.Held || !strings.Contains(l.Reason, "firewall") {
-				return fmt.Errorf("lease of %s over %s: held %v, reason %q, want one that names a firewall", l.Address, l.Protocol, l.Held, l.Reason)
-			}
+			wrong = wrong || l.Held || !strings.Contains(l.Reason, "firewall")
 		}
-		return nil
+		return testutil.ErrorIf(wrong, "leases: %+v, want none held, each with a reason that names a firewall", s.Leases)
 	})
 	n.prints(cli.Degraded, "status", "firewall")
-	n.prints(anyCode, n.doctor(), "inet foreign input")
+	n.prints(cli.Degraded, "ready", "firewall")
+	n.prints(anyCode, n.doctor(), "inet foreign c")
 	if !strings.Contains(n.agent.Output(), "firewall") {
 		n.t.Errorf("the log does not name the reason:\n%s", n.agent.Output())
 	}

@@ -2,30 +2,13 @@ package steering
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// fetch gets a page by a connection made on the calling thread, whose namespace is the one that counts.
-func fetch(t testing.TB, url string) string {
-	t.Helper()
-	conn, err := net.Dial("tcp", url[len("http://"):len("http://")+len("127.0.0.1:9253")])
-	testutil.Must(t, err)
-	defer conn.Close()
-	req, err := http.NewRequest(http.MethodGet, url, nil)
-	testutil.Must(t, err)
-	req.Close = true
-	testutil.Must(t, req.Write(conn))
-	body, err := io.ReadAll(conn)
-	testutil.Must(t, err)
-	return string(body)
-}
 
 // hits are names that a test keeps in the cache.
 func hits(n int) (names []string) {
@@ -38,25 +21,13 @@ func hits(n int) (names []string) {
 // warm queries each name until all are answered.
 func (n *node) warm(p *pod, names []string) {
 	n.t.Helper()
-	const workers = 16
-	var wg sync.WaitGroup
-	for i := range workers {
-		conn := dialUDP(n.t, p.NetNS, n.all()[0].server())
-		defer conn.Close()
-		wg.Go(func() {
-			buf := make([]byte, 512)
-			for k := i; k < len(names); k += workers {
-				for tries := 0; tries < 10; tries++ {
-					_, _ = conn.Write(packed(names[k], uint16(k)))
-					conn.SetReadDeadline(time.Now().Add(testutil.Attempt))
-					if got, err := conn.Read(buf); err == nil && got > 12 && buf[3]&15 != 2 {
-						break
-					}
-				}
-			}
+	c := n.dial(p, n.all()[0])
+	for _, name := range names {
+		testutil.Eventually(n.t, func() error {
+			a, err := c.Ask(name, dns.TypeA)
+			return testutil.ErrorIf(err != nil || a.Msg.Rcode == dns.RcodeServerFailure, "%s: %v, %w", name, a, err)
 		})
 	}
-	wg.Wait()
 }
 
 // denials are names that there are not.
@@ -71,16 +42,13 @@ func denials(n int) (names []string) {
 // pod's names are answered from the cache, and the agent's memory and misses stay bounded: without bounds it would hold the queries of five
 // seconds. `make faults` counts what is lost at 20,000 a second.
 func TestFlood(t *testing.T) {
-	n := newNode(t, setup{})
-	noisy, quiet := n.addPod(nil), n.addPod(nil)
-	n.startAgent()
+	n, noisy := newServed(t, setup{})
+	quiet := n.addPod(nil)
 	names := hits(2000)
 	n.warm(quiet, names)
 	n.warm(quiet, denials(2000))
 	before := memory(t, n.agent.PID(), "VmHWM")
-	end := background(t, func(stop <-chan struct{}) {
-		flood(t, noisy.NetNS, n.all()[0].server(), "delay-5000.svc.cluster.local", 4000, stop)
-	})
+	end := flood(t, noisy.NetNS, n.all()[0].server(), "delay-5000.svc.cluster.local", 4000)
 	testutil.Eventually(t, func() error {
 		return testutil.ErrorIf(n.metric(`neardns_misses_shed_total{reason="share"}`) == 0, "one pod's flood is not shed by its share")
 	})

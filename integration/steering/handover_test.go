@@ -13,21 +13,26 @@ import (
 )
 
 // successor starts a second agent next to the running one. Its pod's folder marks it as newer.
-func (n *node) successor(pod string, args ...string) *testutil.Process {
+func (n *node) successor(pod string) *testutil.Process {
 	n.t.Helper()
-	dir := n.path(pod)
-	testutil.Must(n.t, os.MkdirAll(dir, 0o700))
-	return n.Host.StartAgent(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
+	testutil.Must(n.t, os.MkdirAll(n.path(pod), 0o700))
+	return n.Host.StartAgent(n.nodeCommand("--pod-dir", n.path(pod))...)
+}
+
+// succeed hands the node over to a successor, and waits until the old agent has ended.
+func (n *node) succeed(pod string) (old *testutil.Process) {
+	n.t.Helper()
+	old, n.agent = n.agent, n.successor(pod)
+	testutil.Eventually(n.t, func() error { return n.ready(pod) })
+	n.awaitExit(old, 0)
+	return old
 }
 
 // ready is what the kubelet learns about one pod's agent.
 func (n *node) ready(pod string) error {
 	n.t.Helper()
 	code, out, stderr := n.run("ready", "--pod-dir", n.path(pod))
-	if code != 0 {
-		return fmt.Errorf("exit code %d: %s%s", code, out, stderr)
-	}
-	return nil
+	return testutil.ErrorIf(code != 0, "exit code %d: %s%s", code, out, stderr)
 }
 
 func (n *node) awaitExit(p *testutil.Process, code int) {
@@ -40,23 +45,15 @@ func (n *node) awaitExit(p *testutil.Process, code int) {
 // TestSuccessors rolls three agents over one another while queries come, as a DaemonSet with maxSurge does: every query is answered, the
 // cache goes along, and the leases stand.
 func TestSuccessors(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual})
-	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
+	n, p := newServed(t, setup{families: testutil.Dual})
 	n.wantSteered(p.client(), "up", n.all()...)
-	testutil.Check(t, n.ready("pod0"))
 	cached, at := "ttl-600."+freshName(), n.all()[0]
 	first, err := p.client().ask(at, cached, testutil.Attempt)
 	testutil.Must(t, err)
 	f := n.startTraffic(p, freshName(), 130)
 	for i := range 3 {
 		f.more(40)
-		old := n.agent
-		pod := fmt.Sprintf("pod%d", i+1)
-		n.agent = n.successor(pod)
-		testutil.Eventually(t, func() error { return n.ready(pod) })
-		n.awaitExit(old, 0)
+		old := n.succeed(fmt.Sprintf("pod%d", i+1))
 		s := n.status()
 		if s.Agent == nil || !s.Agent.Ready || s.Agent.Handover == nil || !strings.Contains(s.Agent.Handover.From, fmt.Sprintf("process %d ", old.PID())) {
 			t.Errorf("status after the handover: %+v", s.Agent)
@@ -82,9 +79,7 @@ func TestSuccessors(t *testing.T) {
 func TestEndAndStart(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "terminated", true: "killed"}[killed], func(t *testing.T) {
-			n := newNode(t, setup{families: testutil.Dual})
-			p := n.addPod(nil)
-			n.startAgent()
+			n, p := newServed(t, setup{families: testutil.Dual})
 			f := n.startTraffic(p, freshName(), 130)
 			f.more(50)
 			if killed {
@@ -110,13 +105,9 @@ func TestEndAndStart(t *testing.T) {
 // told to does; and no cleanup runs under a running agent.
 func TestWhoMayTakeOver(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual})
-	p := n.addPod(nil)
-	first := n.successor("older")
-	n.agent = first
-	n.awaitReady()
-	n.agent = n.successor("newer")
-	n.awaitExit(first, 0)
+	n, p := newServed(t, setup{families: testutil.Dual})
+	n.succeed("older")
+	n.succeed("newer")
 	n.awaitReady()
 	before := n.static()
 
@@ -161,14 +152,11 @@ func TestSuccessorWithOtherAddresses(t *testing.T) {
 	second := netip.MustParseAddr("10.96.0.11")
 	testutil.InstallProxy(t, n.Host, n.setup.proxy, append(testutil.DNSService(n.ClusterDNS()[0], n.KubeDNSAddrs()[0]), testutil.DNSService(second, n.KubeDNSAddrs()[0])...)...)
 	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
+	n.startAgent()
 	f := n.startTraffic(p, freshName(), 260)
 	n.configure(fmt.Sprintf("redirects: [%s, %s]\n", n.ClusterDNS()[0], second))
 	n.write("node.yaml", strings.Replace(n.read("node.yaml"), fmt.Sprintf("- %q\n", local4), "- \"169.254.20.9\"\n", 1))
-	old := n.agent
-	n.agent = n.successor("pod1")
-	n.awaitExit(old, 0)
+	n.succeed("pod1")
 	n.awaitReady()
 	f.allAnswered()
 	n.wantSteered(p.client(), "taken over", target{n.ClusterDNS()[0], "udp"}, target{n.ClusterDNS()[0], "tcp"})
@@ -194,10 +182,7 @@ func (n *node) awaitStep(from int, step string, next *testutil.Process) {
 // TestStoppedWithinAHandover freezes either process (SIGSTOP) after each step of a handover. Pods are answered all the same, and once it
 // goes on, the successor has the node.
 func TestStoppedWithinAHandover(t *testing.T) {
-	n := newNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
+	n, p := newServed(t, setup{families: testutil.IPv4})
 	for i := range 2 * len(handoverSteps) {
 		old, step, pod := n.agent, handoverSteps[i/2], fmt.Sprintf("pod%d", i+1)
 		from := len(old.Output())
@@ -228,10 +213,7 @@ func TestStoppedWithinAHandover(t *testing.T) {
 // TestHolderDiesWithinAHandover: a holder that is frozen when it is asked, and killed then, leaves the node to who waits.
 func TestHolderDiesWithinAHandover(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual})
-	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
+	n, p := newServed(t, setup{families: testutil.Dual})
 	n.agent.Stop()
 	next := n.successor("pod1")
 	testutil.Eventually(t, func() error {
@@ -250,10 +232,7 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 // TestSuccessorDies kills the successor within the steps of a handover. If it does not have the node by then, the active agent goes on, and
 // keeps none of its dead successors' descriptors.
 func TestSuccessorDies(t *testing.T) {
-	n := newNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
+	n, p := newServed(t, setup{families: testutil.IPv4})
 	files := n.openFiles()
 	for i, step := range []string{"handover begins", "successor serves on the same sockets", "handed over", "handover begins", "successor serves on the same sockets"} {
 		from := len(n.agent.Output())
@@ -263,10 +242,9 @@ func TestSuccessorDies(t *testing.T) {
 		var goesOn bool
 		testutil.Eventually(t, func() error { // which of both it is, the kill's moment decides
 			log := n.agent.Output()[from:]
-			if goesOn = strings.Contains(log, "handover failed"); goesOn || strings.Contains(log, "the successor has taken the node over") {
-				return nil
-			}
-			return fmt.Errorf("killed at %q, and the active agent does not end the handover:\n%s", step, log)
+			goesOn = strings.Contains(log, "handover failed")
+			going := !goesOn && !strings.Contains(log, "the successor has taken the node over")
+			return testutil.ErrorIf(going, "killed at %q, and the active agent does not end the handover:\n%s", step, log)
 		})
 		if goesOn {
 			t.Logf("killed at %q, the active agent goes on", step)

@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -10,13 +9,11 @@ import (
 
 func (n *node) read(name string) string {
 	n.t.Helper()
-	data, err := os.ReadFile(n.path(name))
-	testutil.Must(n.t, err)
-	return string(data)
+	return testutil.ReadFile(n.t, n.path(name))
 }
 
 // TestBadInput: what cannot be right ends the start with exit code 2 and one error that names the place, before anything on
-// the node is changed.
+// the node is changed. TestBad (agent/internal/config) has every fault of a NodeConfig.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual})
@@ -29,21 +26,10 @@ func TestBadInput(t *testing.T) {
 		config string   // added to a good one
 		names  []string // what the error must name
 	}{
-		{"field twice", "interceptNode: false\ninterceptNode: true\n", []string{"node.yaml:", "interceptNode"}},
-		{"no YAML", "cache: {entries: 5\n", []string{"node.yaml:"}},
 		{"address", "redirects: [10.96.0.300]\n", []string{"node.yaml:", "redirects[0]", "10.96.0.300"}},
-		{"family", "redirects: [{clusterDNS: 10.96.0.10, steering: \"fd00::1\"}]\n", []string{"node.yaml:", "redirects[0]"}},
-		{"local address without a redirect", "redirects: [10.96.0.10]\n", []string{"node.yaml:", "localAddresses", "fd00:90de:d95::a"}},
-		{"lifetime", "lease: {renew: 500ms, lifetime: 600ms}\n", []string{"node.yaml:", "lease.lifetime"}},
-		{"environment", "listen: {metrics: \"${NEARDNS_TEST_NOT_SET}:9253\"}\n", []string{"node.yaml:", "NEARDNS_TEST_NOT_SET"}},
-		{"back end", "backend: ipchains\n", []string{"node.yaml:", "backend"}},
-		{"stub domain", "stubDomains: {corp.example: [10.1.2.300]}\n", []string{"node.yaml:", "stubDomains[corp.example]"}},
-		{"intercepts itself", "interceptNode: true\n", []string{"node.yaml:", "upstreams.cluster"}},
 		{"no such resolv.conf", "upstreams: {external: [DIR/missing]}\n", []string{"DIR/missing"}},
 		{"resolv.conf with a bad server", "upstreams: {external: [DIR/bad-nameserver]}\n", []string{"DIR/bad-nameserver:2", "10.0.0.300"}},
-		{"snippet", "snippets: {\".\": nonsense}\n", []string{"node.yaml:", "snippets", "nonsense"}},
 		{"snippet's argument", "snippets: {\".\": rewrite name}\n", []string{"node.yaml:", "rewrite"}},
-		{"no such Corefile", "corefile: DIR/missing\n", []string{"DIR/missing"}},
 		{"Corefile with an unknown plugin", "corefile: DIR/unknown-plugin\n", []string{"DIR/unknown-plugin:2", "nonsense"}},
 		{"unclosed Corefile", "corefile: DIR/unclosed\n", []string{"DIR/unclosed:2"}},
 	} {

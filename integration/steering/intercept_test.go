@@ -15,28 +15,32 @@ var optOut = map[string]string{"neardns.io/steer": "false"}
 // intercepting makes a node whose agent takes everybody's queries, with the second Service that this needs.
 func intercepting(t *testing.T, s setup) *node {
 	t.Helper()
-	s.config = "interceptNode: true\nupstreams: {cluster: [" + strings.Join(quoted(s.upstreams()), ", ") + "], external: []}\n"
 	n := newNode(t, s)
-	for i, a := range s.upstreams() {
-		services := testutil.DNSService(a, n.KubeDNSAddrs()[i])
-		for j := range services {
-			services[j].Name = "kube-dns-upstream"
-		}
-		n.Proxy.Add(services...)
-	}
+	n.configure("interceptNode: true\n" + n.addUpstreams())
 	return n
 }
 
-// upstreams are the second Service's addresses.
-func (s setup) upstreams() []netip.Addr {
-	all := []netip.Addr{netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:96::b")}
-	switch s.families {
-	case testutil.IPv4:
-		return all[:1]
-	case testutil.IPv6:
-		return all[1:]
+// The second Service of kube-dns's pods, which the agent queries in some tests.
+var upstream4, upstream6 = netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("fd00:96::b")
+
+// addUpstreams makes that Service, and returns the line of a NodeConfig with it.
+func (n *node) addUpstreams() string {
+	n.t.Helper()
+	var upstreams []netip.Addr
+	for i, a := range n.ClusterDNS() {
+		upstreams = append(upstreams, map[bool]netip.Addr{true: upstream4, false: upstream6}[a.Is4()])
+		n.Proxy.Add(secondService(upstreams[i], n.KubeDNSAddrs()[i])...)
 	}
-	return all
+	return "upstreams: {cluster: [" + strings.Join(quoted(upstreams), ", ") + "], external: []}\n"
+}
+
+// secondService is a Service of another name than kube-dns's.
+func secondService(at netip.Addr, endpoints ...netip.Addr) []testutil.Service {
+	services := testutil.DNSService(at, endpoints...)
+	for i := range services {
+		services[i].Name = "kube-dns-upstream"
+	}
+	return services
 }
 
 func quoted(addrs []netip.Addr) (out []string) {

@@ -1,7 +1,7 @@
 package steering
 
 import (
-	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
+// oursIn matches lines about rules, routing, links and chains of ours.
+var oursIn = regexp.MustCompile("(?i)neardns|NODE-LOCAL-DNS|lookup 535[34]")
+
 // ruleText is everything of ours in a namespace's tables, rules for routing included.
 func ruleText(ns *testutil.NetNS) string {
 	var out strings.Builder
@@ -23,11 +26,8 @@ func ruleText(ns *testutil.NetNS) string {
 	} {
 		text, _ := ns.TryRun("", args...)
 		for line := range strings.Lines(text) {
-			for _, ours := range []string{"NEARDNS", "NODE-LOCAL-DNS", "neardns", "lookup 5353", "lookup 5354"} {
-				if strings.Contains(line, ours) {
-					out.WriteString(line)
-					break
-				}
+			if oursIn.MatchString(line) {
+				out.WriteString(line)
 			}
 		}
 	}
@@ -40,10 +40,8 @@ func (n *node) wantRules(ns *testutil.NetNS, when string, iptablesRules bool) {
 	testutil.Eventually(n.t, func() error {
 		text := ruleText(ns)
 		nft, ipt := strings.Contains(text, "table inet neardns"), strings.Contains(text, "-A NEARDNS-") || strings.Contains(text, "-A NODE-LOCAL-DNS")
-		if nft == iptablesRules || ipt != iptablesRules || strings.Contains(text, "neardns-turn") && !iptablesRules {
-			return fmt.Errorf("%s, in %s: nftables %v, iptables %v:\n%s", when, ns.Name(), nft, ipt, text)
-		}
-		return nil
+		wrong := nft == iptablesRules || ipt != iptablesRules || strings.Contains(text, "neardns-turn") && !iptablesRules
+		return testutil.ErrorIf(wrong, "%s, in %s: nftables %v, iptables %v:\n%s", when, ns.Name(), nft, ipt, text)
 	})
 }
 
@@ -66,9 +64,7 @@ func TestBackendChanges(t *testing.T) {
 			n.wantSteered(c, backend, n.all()...)
 			n.wantRules(n.Host, backend, backend != nftables)
 			n.wantRules(p.NetNS, backend, backend != nftables)
-			if err := p.check(); err != nil {
-				t.Errorf("%s: CHECK: %v", backend, err)
-			}
+			testutil.Check(t, p.check(), backend, "CHECK")
 			if s := n.status(); s.Backend != backend || !s.Switch || len(s.Leases) == 0 {
 				t.Errorf("%s: status says %+v", backend, s)
 			}
@@ -78,9 +74,7 @@ func TestBackendChanges(t *testing.T) {
 		}
 		n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 		for _, ns := range []*testutil.NetNS{n.Host, p.NetNS} {
-			if left := ruleText(ns); left != "" {
-				t.Errorf("%s: cleanup leaves in %s:\n%s", backend, ns.Name(), left)
-			}
+			testutil.Equal(t, backend+": left by cleanup in "+ns.Name(), "", ruleText(ns))
 		}
 		n.wantFallback(client{ns: p.NetNS}, "cleaned up", targets(n.ClusterDNS()...)...)
 	}
@@ -95,18 +89,35 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 			s := setup{families: families, proxy: testutil.NFTables, backend: string(iptables.NFT), proven: true}
 			s.record(t, "that kube-proxy rejects in FORWARD what is for a ClusterIP and was not translated before: the fallback is never proven, so no pod is steered")
 			n := newNode(t, s)
-			p := n.addPod(nil)
-			n.launchAgent()
-			testutil.Eventually(t, func() error {
-				if s, err := n.agentStatus(); err != nil || s.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
-					return fmt.Errorf("status does not show the fallback's fault: %+v, %w", s, err)
-				}
-				return nil
-			})
-			testutil.Check(t, p.in(podfile.Pending))
+			p := n.wantUnproven("refused")
 			n.wantFallback(p.client(), "not steered", targets(n.ClusterDNS()...)...)
 		})
 	}
+}
+
+// TestNothingTranslates: if no program translates the cluster DNS addresses, no pod is steered.
+func TestNothingTranslates(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NoProxy, proven: true})
+	p := n.wantUnproven("kube-proxy")
+	n.prints(anyCode, "status", "default/"+p.name, "not yet verified")
+}
+
+// wantUnproven starts an agent whose fallback check fails for a cause. The agent reports it, and does not steer a pod.
+func (n *node) wantUnproven(cause string) *pod {
+	n.t.Helper()
+	p := n.addPod(nil)
+	n.launchAgent()
+	n.awaitStatus(func(s *agentStatus) error {
+		wrong := len(s.Proven) > 0
+		for _, a := range n.ClusterDNS() {
+			wrong = wrong || !strings.Contains(s.Faults["fallback "+a.String()], cause)
+		}
+		return testutil.ErrorIf(wrong, "status does not show the fallback's fault: %+v", s)
+	})
+	testutil.Check(n.t, p.in(podfile.Pending))
+	p.wantNoRules("the fallback is not verified")
+	return p
 }
 
 // TestIPTablesRepair takes rules, routes, sysctls and links of the iptables back end away, as other programs do.
@@ -114,9 +125,7 @@ func TestIPTablesRepair(t *testing.T) {
 	for _, variant := range iptables.Variants() {
 		t.Run(string(variant), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(variant)})
-			p := n.addPod(nil)
-			n.startAgent()
+			n, p := newServed(t, setup{families: testutil.IPv4, proxy: testutil.IPTables, backend: string(variant)})
 			c := p.client()
 			program := "iptables" + strings.TrimPrefix(string(variant), "iptables")
 			ipt := func(args ...string) []string { return append([]string{program, "-w", "-t"}, args...) }
@@ -137,10 +146,9 @@ func TestIPTablesRepair(t *testing.T) {
 				}
 				n.agent.Cont()
 				testutil.Eventually(t, func() error {
-					if now := n.ours(program); now != before {
-						return fmt.Errorf("%v is not repaired (-before +now):\n%s", damage, cmp.Diff(strings.Split(before, "\n"), strings.Split(now, "\n")))
-					}
-					return nil
+					now := n.ours(program)
+					diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(now, "\n"))
+					return testutil.ErrorIf(diff != "", "%v is not repaired (-before +now):\n%s", damage, diff)
 				})
 			}
 			n.wantSteered(c, "repaired", n.all()...)
@@ -163,7 +171,7 @@ func (n *node) ours(program string) string {
 	} {
 		text, _ := n.Host.TryRun("", args...)
 		for line := range strings.Lines(text) {
-			if (strings.Contains(line, "neardns") || strings.Contains(line, "NEARDNS") || strings.Contains(line, "NODE-LOCAL") || strings.Contains(line, "lookup 535")) && !strings.HasPrefix(line, ":") {
+			if oursIn.MatchString(line) && !strings.HasPrefix(line, ":") {
 				name, _, _ := strings.Cut(line, "@") // behind it: what the kernel gave a new link
 				lines = append(lines, name)
 			}

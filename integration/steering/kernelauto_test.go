@@ -24,9 +24,7 @@ func TestKernelHitsAuto(t *testing.T) {
 	const off = "off (kernelHits.mode: auto)"
 	n.prints(anyCode, "status", "kernel hits: "+off)
 	n.prints(anyCode, "doctor", "OK    kernel hits  "+off)
-	var metrics string
-	n.Host.Do(func() { metrics = fetch(t, "http://127.0.0.1:9253/metrics") })
-	if !strings.Contains(metrics, "neardns_kernel_pods") || strings.Contains(metrics, "neardns_kernel_ok") {
+	if metrics := n.fetch("/metrics"); !strings.Contains(metrics, "neardns_kernel_pods") || strings.Contains(metrics, "neardns_kernel_ok") {
 		t.Error("the metric of the alert is there")
 	}
 	n.configure("kernelHits: {mode: \"on\"}\n")

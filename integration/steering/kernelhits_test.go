@@ -35,6 +35,18 @@ func kernelOn(t *testing.T) string {
 	return "kernelHits: {mode: \"on\"}\n"
 }
 
+// newHot is a kernel node with a pod, and a name that the kernel answers it at an address.
+func newHot(t *testing.T) (n *node, p *pod, at target, name string) {
+	t.Helper()
+	n = newKernelNode(t, setup{families: testutil.IPv4})
+	p = n.addPod(nil)
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	at, name = n.all()[0], "ttl-600."+freshName()
+	n.heat(p, at, name)
+	return n, p, at, name
+}
+
 // needBPF skips the test on a machine without a BPF file system.
 func needBPF(t *testing.T) {
 	t.Helper()
@@ -47,39 +59,34 @@ func needBPF(t *testing.T) {
 // wantInKernel waits until the kernel answers so many pods, and so many are refused.
 func (n *node) wantInKernel(pods, refused int) {
 	n.t.Helper()
-	testutil.Eventually(n.t, func() error {
-		a, err := n.agentStatus()
-		switch {
-		case err != nil:
-			return err
-		case a.KernelHits == nil:
-			return fmt.Errorf("it says nothing of kernel hits: %+v", a)
-		case a.KernelHits.Pods != pods || len(a.KernelHits.Refused) != refused || a.KernelHits.Fault != "":
-			return fmt.Errorf("want %d pods and %d refused: %+v", pods, refused, *a.KernelHits)
-		}
-		return nil
+	n.awaitStatus(func(a *agentStatus) error {
+		k := a.KernelHits
+		wrong := k == nil || k.Pods != pods || len(k.Refused) != refused || k.Fault != ""
+		return testutil.ErrorIf(wrong, "want %d pods and %d refused: %+v", pods, refused, k)
 	})
 }
 
 // awaitNoKernelHits waits until the agent gives this reason why there are no kernel hits.
 func (n *node) awaitNoKernelHits(why string) {
 	n.t.Helper()
-	testutil.Eventually(n.t, func() error {
-		a, err := n.agentStatus()
-		wrong := err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, why)
-		return testutil.ErrorIf(wrong, "kernel hits: %+v (%w), want none by %q", a.KernelHits, err, why)
+	n.awaitStatus(func(a *agentStatus) error {
+		wrong := a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, why)
+		return testutil.ErrorIf(wrong, "kernel hits: %+v, want none by %q", a.KernelHits, why)
 	})
 }
 
-// kernelAnswers is how many queries the kernel has answered.
-func (n *node) kernelAnswers() int64 {
+// kernelHits is what the agent's status has of them.
+func (n *node) kernelHits() *kernelHits {
 	n.t.Helper()
 	a, err := n.agentStatus()
 	if err != nil || a.KernelHits == nil {
 		n.t.Fatalf("status: %+v, %v", a, err)
 	}
-	return a.KernelHits.Answers
+	return a.KernelHits
 }
+
+// kernelAnswers is how many queries the kernel has answered.
+func (n *node) kernelAnswers() int64 { n.t.Helper(); return n.kernelHits().Answers }
 
 // heat queries a name until the kernel answers it.
 func (n *node) heat(p *pod, at target, name string) {
@@ -89,14 +96,11 @@ func (n *node) heat(p *pod, at target, name string) {
 		if _, err := p.client().ask(at, name, testutil.Attempt); err != nil {
 			return err
 		}
-		if n.kernelAnswers() == before {
-			return fmt.Errorf("the kernel does not answer %s at %s", name, at)
-		}
-		return nil
+		return testutil.ErrorIf(n.kernelAnswers() == before, "the kernel does not answer %s at %s", name, at)
 	})
 }
 
-// countsInKernel are what `pods` counts of a pod.
+// countsInKernel are what the agent counts of a pod.
 func (n *node) countsInKernel(p *pod) (queries, kernel int64) {
 	n.t.Helper()
 	views, err := n.podViews()
@@ -137,7 +141,7 @@ func TestKernelHits(t *testing.T) {
 				n.heat(p, at, name)
 				first, err := p.client().ask(at, name, testutil.Attempt)
 				testutil.Must(t, err)
-				answers, kernel := n.kernelAnswers(), func() int64 { return n.kernelAnswers() }
+				answers := n.kernelAnswers()
 				queries, inKernel := n.countsInKernel(p)
 				const asked = 200
 				mixed := strings.ToUpper(name[:5]) + name[5:]
@@ -153,14 +157,14 @@ func TestKernelHits(t *testing.T) {
 						t.Fatalf("a TTL of %d", got.Msg.Answer[0].Header().Ttl)
 					}
 				}
-				if n := kernel() - answers; n < asked*95/100 || n > asked {
-					t.Errorf("%s: the kernel answered %d of %d", at, n, asked)
+				if got := n.kernelAnswers() - answers; got < asked*95/100 || got > asked {
+					t.Errorf("%s: the kernel answered %d of %d", at, got, asked)
 				}
 				testutil.Eventually(t, func() error { // the agent counts a query when its answer is out
-					if q, k := n.countsInKernel(p); q-queries != asked || k-inKernel != kernel()-answers {
-						return fmt.Errorf("%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q-queries, k-inKernel, asked)
-					}
-					return nil
+					q, k := n.countsInKernel(p)
+					q, k = q-queries, k-inKernel
+					wrong := q != asked || k != n.kernelAnswers()-answers
+					return testutil.ErrorIf(wrong, "%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q, k, asked)
 				})
 			}
 			before := n.kernelAnswers()
@@ -210,13 +214,7 @@ func (n *node) pinned() []string {
 // TestKernelHitsOutliveTheAgent: with the agent killed, the kernel answers what it has, and what it has not goes to kube-dns; none is lost.
 // The next agent has the level again.
 func TestKernelHitsOutliveTheAgent(t *testing.T) {
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.startAgent()
-	n.wantInKernel(1, 0)
-	at := target{n.ClusterDNS()[0], "udp"}
-	hot := freshName()
-	n.heat(p, at, hot)
+	n, p, at, hot := newHot(t)
 	f := n.startUDP(p, at.server(), 500, hot)
 	f.more(500)
 	n.agent.Kill()
@@ -270,22 +268,11 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 // TestKernelHitsAreHandedOver: agents take over from one another while queries come; all are answered, and the kernel answers for the last
 // agent, too.
 func TestKernelHitsAreHandedOver(t *testing.T) {
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.agent = n.successor("pod0")
-	n.awaitReady()
-	n.wantInKernel(1, 0)
-	at := target{n.ClusterDNS()[0], "udp"}
-	hot := freshName()
-	n.heat(p, at, hot)
+	n, p, at, hot := newHot(t)
 	f := n.startTraffic(p, hot, 130)
 	for i := range 2 {
 		f.more(40)
-		old := n.agent
-		pod := fmt.Sprintf("pod%d", i+1)
-		n.agent = n.successor(pod)
-		testutil.Eventually(t, func() error { return n.ready(pod) })
-		n.awaitExit(old, 0)
+		n.succeed(fmt.Sprintf("pod%d", i+1))
 		n.wantInKernel(1, 0)
 		n.heat(p, at, hot)
 	}
@@ -296,35 +283,51 @@ func TestKernelHitsAreHandedOver(t *testing.T) {
 // otherProgram puts the program of another project at a pod's link.
 func (n *node) otherProgram(p *pod) {
 	n.t.Helper()
-	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
-	testutil.Must(n.t, err)
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "policy", Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R0, -1), asm.Return()}}) // TCX_NEXT
-	testutil.Must(n.t, err)
-	defer program.Close()
-	var there link.Link
-	n.Host.Do(func() {
-		there, err = link.AttachTCX(link.TCXOptions{Interface: on.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
-	})
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		testutil.Skip(n.t, "this kernel has no tcx")
-	} else if err != nil {
-		n.t.Fatal(err)
+	next := asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()} // TCX_NEXT
+	attachTCX(n.t, n.Host, p.hostLink(n), link.TCXOptions{Attach: ebpf.AttachTCXIngress}, next)
+}
+
+// attachTCX attaches a program at a link until the test ends.
+func attachTCX(t *testing.T, host *testutil.NetNS, name string, o link.TCXOptions, code asm.Instructions) {
+	t.Helper()
+	var err error
+	o.Interface = host.Link(name).Attrs().Index
+	o.Program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "other", Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
+	if err != nil {
+		t.Fatalf("%v: %+v", o.Attach, err)
 	}
-	n.t.Cleanup(func() { there.Close() })
+	defer o.Program.Close()
+	var there link.Link
+	host.Do(func() { there, err = link.AttachTCX(o) })
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		testutil.Skip(t, "this kernel has no tcx")
+	}
+	testutil.Must(t, err)
+	t.Cleanup(func() { there.Close() })
 }
 
 // hasProgram reports whether a pod's link has a program for what comes from it.
 func (n *node) hasProgram(p *pod) bool {
 	n.t.Helper()
-	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
+	found, err := n.programsAt(p.hostLink(n))
 	testutil.Must(n.t, err)
-	var found *link.QueryResult
+	return found > 0
+}
+
+// programsAt counts the programs at a link of the host's.
+func (n *node) programsAt(name string) (int, error) {
+	at, err := n.Host.Netlink().LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	var there *link.QueryResult
 	n.Host.Do(func() {
-		found, err = link.QueryPrograms(link.QueryOptions{Target: on.Attrs().Index, Attach: ebpf.AttachTCXIngress})
+		there, err = link.QueryPrograms(link.QueryOptions{Target: at.Attrs().Index, Attach: ebpf.AttachTCXIngress})
 	})
-	testutil.Must(n.t, err)
-	return len(found.Programs) > 0
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return len(there.Programs), nil
 }
 
 // TestKernelHitsRefused: a pod that cannot have the program is reported, and so is a node without a BPF file system; both are answered.
@@ -358,11 +361,7 @@ func TestKernelHitsRefused(t *testing.T) {
 // kernel answers a pod's hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
 func TestKernelHitsFilesRemoved(t *testing.T) {
 	t.Parallel()
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p, at, name := n.addPod(nil), target{n.ClusterDNS()[0], "udp"}, freshName()
-	n.startAgent()
-	n.wantInKernel(1, 0)
-	n.heat(p, at, name)
+	n, p, at, name := newHot(t)
 	n.removeLevel()
 	n.heat(p, at, name)
 	n.awaitMetric("neardns_kernel_ok", 1)

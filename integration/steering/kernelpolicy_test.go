@@ -17,10 +17,10 @@ var policies = map[string]string{
 // deny lays a policy for a pod.
 func (n *node) deny(p *pod, policy string) (allow func()) {
 	n.t.Helper()
-	rules := "table ip guard {\nchain in {\ntype filter hook input priority 0;\nip saddr %[1]s ip daddr { %[2]s, %[3]s } drop\n}\n" +
+	rules := "table ip guard_%[4]s {\nchain in {\ntype filter hook input priority 0;\nip saddr %[1]s ip daddr { %[2]s, %[3]s } drop\n}\n" +
 		policies[policy] + "}\n"
-	n.Host.RunInput(fmt.Sprintf(rules, p.addr(true), steering4, local4), "nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "ip", "guard") }
+	n.Host.RunInput(fmt.Sprintf(rules, p.addr(true), steering4, local4, p.name), "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "ip", "guard_"+p.name) }
 }
 
 // denied is a node on which two pods query one name all the time. The first is the one that a policy is laid for.
@@ -40,18 +40,10 @@ func newDenied(t *testing.T) *denied {
 // query starts the pods' queries. They end with the test.
 func (d *denied) query() {
 	for _, p := range []*pod{d.p, d.other} {
-		background(d.t, func(stop <-chan struct{}) {
-			tick := time.NewTicker(50 * time.Millisecond)
-			defer tick.Stop()
-			for {
-				_, _ = p.client().ask(d.at, d.hot, retry)
-				p.ended.Add(1)
-				select {
-				case <-stop:
-					return
-				case <-tick.C:
-				}
-			}
+		d.newTraffic(p, retry).pace(50*time.Millisecond, 0, func() error {
+			_, err := p.client().ask(d.at, d.hot, retry)
+			p.ended.Add(1)
+			return err
 		})
 	}
 }
@@ -75,15 +67,11 @@ func (d *denied) noHits(when string) {
 		ended := d.p.ended.Load()
 		d.hits(when, d.other)
 		testutil.Eventually(d.t, func() error {
-			if n := d.p.ended.Load() - ended; n < 4 { // the first may have begun before the counts were read
-				return fmt.Errorf("%s: %d queries of %s ended", when, n, d.p.name)
-			}
-			return nil
+			n := d.p.ended.Load() - ended
+			return testutil.ErrorIf(n < 4, "%s: %d queries of %s ended", when, n, d.p.name) // the first may have begun before the counts were read
 		})
-		if _, now := d.countsInKernel(d.p); now != before {
-			return fmt.Errorf("%s: %d hits of %s", when, now-before, d.p.name)
-		}
-		return nil
+		_, now := d.countsInKernel(d.p)
+		return testutil.ErrorIf(now != before, "%s: %d hits of %s", when, now-before, d.p.name)
 	})
 }
 
@@ -181,13 +169,7 @@ func TestKernelHitsOfASilentUpstream(t *testing.T) {
 
 // TestKernelHitsOutliveAHang: while the agent hangs, no query for an offloaded entry is lost, the samples among them.
 func TestKernelHitsOutliveAHang(t *testing.T) {
-	n := newKernelNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.startAgent()
-	n.wantInKernel(1, 0)
-	at := target{n.ClusterDNS()[0], "udp"}
-	hot := "ttl-600." + freshName()
-	n.heat(p, at, hot)
+	n, p, at, hot := newHot(t)
 	f := n.startUDP(p, at.server(), 200, hot)
 	f.more(400)
 	n.agent.Stop()

@@ -22,7 +22,7 @@ import (
 // wheres are the places where a datapath drops what a policy forbids.
 var wheres = map[string]func(n *node, p *pod, policy string) (allow func()){
 	"nftables at the link":        (*node).denyAtLink,
-	"nftables, INPUT and FORWARD": (*node).denyOnHost,
+	"nftables, INPUT and FORWARD": (*node).deny,
 	"tc program at the link":      func(n *node, p *pod, policy string) func() { return n.denyByProgram(p, policy, ebpf.SchedCLS) },
 	"XDP program at the link":     func(n *node, p *pod, policy string) func() { return n.denyByProgram(p, policy, ebpf.XDP) },
 }
@@ -31,17 +31,7 @@ var wheres = map[string]func(n *node, p *pod, policy string) (allow func()){
 func (n *node) denyAtLink(p *pod, policy string) (allow func()) {
 	n.t.Helper()
 	drop := map[string]string{"all DNS": "meta l4proto { tcp, udp } th dport 53 drop", "all but to kube-dns": fmt.Sprintf("ip daddr { %s, %s } drop", steering4, local4)}
-	n.Host.RunInput(fmt.Sprintf("table netdev guard_%s {\nchain c {\ntype filter hook ingress device %q priority 0;\n%s\n}\n}\n", p.name, p.hostLink(n), drop[policy]),
-		"nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "netdev", "guard_"+p.name) }
-}
-
-// denyOnHost drops a pod's DNS in the host's filters.
-func (n *node) denyOnHost(p *pod, policy string) (allow func()) {
-	n.t.Helper()
-	rules := "table ip guard_%[4]s {\nchain in {\ntype filter hook input priority 0;\nip saddr %[1]s ip daddr { %[2]s, %[3]s } drop\n}\n" + policies[policy] + "}\n"
-	n.Host.RunInput(fmt.Sprintf(rules, p.addr(true), steering4, local4, p.name), "nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "ip", "guard_"+p.name) }
+	return chain(n.Host, "netdev guard_"+p.name, fmt.Sprintf("hook ingress device %q priority 0", p.hostLink(n)), drop[policy])
 }
 
 // denyByProgram drops a pod's DNS in a program at its link.
@@ -72,14 +62,13 @@ func (n *node) denyByProgram(p *pod, policy string, kind ebpf.ProgramType) (allo
 		n.t.Fatalf("%+v", err)
 	}
 	defer program.Close()
-	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
-	testutil.Must(n.t, err)
+	index := n.Host.Link(p.hostLink(n)).Attrs().Index
 	var there link.Link
 	n.Host.Do(func() {
 		if kind == ebpf.XDP {
-			there, err = link.AttachXDP(link.XDPOptions{Interface: on.Attrs().Index, Program: program, Flags: link.XDPGenericMode})
+			there, err = link.AttachXDP(link.XDPOptions{Interface: index, Program: program, Flags: link.XDPGenericMode})
 		} else {
-			there, err = link.AttachTCX(link.TCXOptions{Interface: on.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+			there, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: ebpf.AttachTCXIngress})
 		}
 	})
 	testutil.Must(n.t, err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,9 +22,7 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true, install: true})
 	p := n.addPod(nil)
 	testutil.Must(t, p.in(podfile.Pending))
-	if rules := p.rules(); rules != "" {
-		t.Errorf("a pending pod has rules:\n%s", rules)
-	}
+	p.wantNoRules("pending")
 	cluster := targets(n.ClusterDNS()...)
 	n.wantFallback(p.client(), "pending", cluster...)
 
@@ -45,58 +42,6 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	later.del()
 }
 
-// TestLeftAlone: where a pod's way does not lead through this host, or nothing here translates, nothing is steered.
-func TestLeftAlone(t *testing.T) {
-	t.Run("the host sees no packet", func(t *testing.T) {
-		t.Parallel()
-		n := newNode(t, setup{families: testutil.Dual, attach: testutil.Elsewhere})
-		p := n.addPod(nil)
-		// Its gateway is another machine, which hides it from kube-dns.
-		works := func() {
-			t.Helper()
-			for _, at := range targets(n.ClusterDNS()...) {
-				testutil.WantWho(t, "KUBEDNS", p.NetNS, at.server(), freshName(), at.network)
-			}
-		}
-		for _, d := range p.decisions() {
-			if d.State != podfile.LeftAlone || d.Reason == "" {
-				t.Errorf("%s is %s (%q), want it left alone with a reason", d.Redirect, d.State, d.Reason)
-			}
-			t.Logf("%s: %s", d.State, d.Reason)
-		}
-		works()
-		n.startAgent()
-		works()
-		testutil.Check(t, p.in(podfile.LeftAlone))
-		if rules := p.rules(); rules != "" {
-			t.Errorf("rules in a pod that is left alone:\n%s", rules)
-		}
-	})
-	t.Run("nothing translates", func(t *testing.T) {
-		t.Parallel()
-		n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NoProxy, proven: true})
-		p := n.addPod(nil)
-		n.launchAgent()
-		testutil.Eventually(t, func() error {
-			s, err := n.agentStatus()
-			if err != nil || len(s.Proven) > 0 {
-				return fmt.Errorf("status: %+v, %w", s, err)
-			}
-			for _, a := range n.ClusterDNS() {
-				if !strings.Contains(s.Faults["fallback "+a.String()], "kube-proxy") {
-					return fmt.Errorf("no fault names kube-proxy for %s: %v", a, s.Faults)
-				}
-			}
-			return nil
-		})
-		testutil.Check(t, p.in(podfile.Pending))
-		if rules := p.rules(); rules != "" {
-			t.Errorf("rules in a pod whose fallback is not proven:\n%s", rules)
-		}
-		n.prints(anyCode, "status", "default/pod1", "not yet verified")
-	})
-}
-
 // TestFlushedRules: another program empties the host's rules, or a pod's. The agent puts its own back at once, and CHECK
 // tells of a pod's.
 func TestFlushedRules(t *testing.T) {
@@ -106,9 +51,7 @@ func TestFlushedRules(t *testing.T) {
 	} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, s)
-			p := n.addPod(nil)
-			n.startAgent()
+			n, p := newServed(t, s)
 			n.wantSteered(p.client(), "up", n.all()...)
 			table := func() string { return n.Host.Run("nft", "-s", "-t", "list", "table", "inet", "neardns") }
 			before := table()
@@ -180,22 +123,19 @@ func TestCleanupLeavesNothing(t *testing.T) {
 
 	// A pod whose netns cannot be seen from here may still send to the switch, which must stay for it.
 	lost := podfile.Path(n.stateDir(), second.container(), "eth0")
-	original, err := os.ReadFile(lost)
-	testutil.Must(t, err)
+	original := testutil.ReadFile(t, lost)
 	n.rewrite(lost, func(f object) { f["netns"] = "/run/not-mounted-here/netns/x" })
 	n.prints(cli.Failed, n.cleanup(), "default/"+second.name) // the pod that cannot be entered
 	n.wantFallback(second.client(), "cleanup could not enter it", n.all()...)
 	n.wantFallback(first.client(), "cleanup stopped", cluster...)
 
-	testutil.Must(t, os.WriteFile(lost, original, 0o600))
+	testutil.WriteFile(t, lost, original)
 	n.prints(cli.Good, n.cleanup())
 	if names := n.read(conflistFile); strings.Contains(names, "neardns") || !strings.Contains(names, "bridge") {
 		t.Errorf("the network after cleanup:\n%s", names)
 	}
 	for _, p := range []*pod{first, second} {
-		if rules := p.rules(); rules != "" {
-			t.Errorf("left in %s:\n%s", p.name, rules)
-		}
+		p.wantNoRules("cleaned up")
 		n.wantFallback(p.client(), "cleaned up", cluster...)
 		p.del()
 	}
@@ -213,15 +153,12 @@ func (n *node) doctor() string { return "doctor --cni-conf " + n.path("none") }
 // rewrite changes a JSON file.
 func (n *node) rewrite(path string, change func(object)) {
 	n.t.Helper()
-	data, err := os.ReadFile(path)
-	testutil.Must(n.t, err)
 	var content object
-	testutil.Must(n.t, json.Unmarshal(data, &content))
+	testutil.Must(n.t, json.Unmarshal([]byte(testutil.ReadFile(n.t, path)), &content))
 	change(content)
-	if data, err = json.Marshal(content); err != nil {
-		n.t.Fatal(err)
-	}
-	testutil.Must(n.t, os.WriteFile(path, data, 0o600))
+	data, err := json.Marshal(content)
+	testutil.Must(n.t, err)
+	testutil.WriteFile(n.t, path, string(data))
 }
 
 // files lists what is in the products' two folders.

@@ -21,9 +21,7 @@ func newLimited(t *testing.T) (n *node, memory *testutil.Cgroup) {
 	cpu, memory := testutil.NewCgroups(t)
 	memory.LimitMemory(proposalMemory)
 	n = newNode(t, setup{install: true, proven: true})
-	args := n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))
-	n.agent = n.Host.StartIn([]*testutil.Cgroup{cpu, memory}, args...)
-	n.awaitReady()
+	n.startIn(cpu, memory)
 	cpu.LimitCPU(proposalCPU)
 	return n, memory
 }

@@ -2,7 +2,9 @@ package steering
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -11,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,16 +165,15 @@ func packed(name string, id uint16) []byte {
 	return wire
 }
 
-// flood sends at most qps queries per second for names that no client queried before, until stop is closed, and reads no more of
-// the answers than it has to. It returns how many it sent.
-func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label string, qps int, stop <-chan struct{}) int {
+// flood sends at most qps queries per second for names that no client queried before, until end is called, or the test ends. It reads no
+// more of the answers than it has to.
+func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label string, qps int) (end func()) {
 	t.Helper()
 	const sockets, perSecond = 4, 100
-	var sent atomic.Int64
+	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range sockets {
 		conn := dialUDP(t, from, server)
-		defer conn.Close()
 		wg.Go(func() {
 			pace := time.NewTicker(time.Second / perSecond)
 			defer pace.Stop()
@@ -188,36 +188,25 @@ func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label stri
 					// The name's first label: x, the socket, a number.
 					copy(wire[13:], strconv.AppendInt([]byte{'x', byte('a' + i)}, int64(10_000_000+n), 10))
 					_, _ = conn.Write(wire)
-					sent.Add(1)
 				}
 			}
 		})
 		wg.Go(func() {
-			buf := make([]byte, 512)
-			for {
-				if _, err := conn.Read(buf); os.IsTimeout(err) {
+			for buf := make([]byte, 512); ; {
+				if _, err := conn.Read(buf); errors.Is(err, net.ErrClosed) {
 					return
 				}
 			}
 		})
 		go func() { // wakes the reader at the end
 			<-stop
-			conn.SetReadDeadline(time.Now())
+			conn.Close()
 		}()
 	}
-	wg.Wait()
-	return int(sent.Load())
-}
-
-// background runs tasks until end is called, or the test ends: they return when stop is closed.
-func background(t *testing.T, tasks ...func(stop <-chan struct{})) (end func()) {
-	t.Helper()
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for _, task := range tasks {
-		wg.Go(func() { task(stop) })
-	}
-	end = sync.OnceFunc(func() { close(stop); wg.Wait() })
+	end = sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
 	t.Cleanup(end)
 	return end
 }
@@ -247,12 +236,25 @@ func (n *node) awaitMetric(series string, want float64) {
 	})
 }
 
+// fetch gets a page of the agent's.
+func (n *node) fetch(path string) string {
+	n.t.Helper()
+	var conn net.Conn
+	var err error
+	n.Host.Do(func() { conn, err = net.Dial("tcp", "127.0.0.1:9253") })
+	testutil.Must(n.t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET "+path+" HTTP/1.0\r\n\r\n")
+	testutil.Must(n.t, err)
+	text, err := io.ReadAll(conn)
+	testutil.Must(n.t, err)
+	return string(text)
+}
+
 // metric reads the agent's metrics.
 func (n *node) metric(series string) float64 {
 	n.t.Helper()
-	var body string
-	n.Host.Do(func() { body = fetch(n.t, "http://127.0.0.1:9253/metrics") })
-	for line := range strings.Lines(body) {
+	for line := range strings.Lines(n.fetch("/metrics")) {
 		if rest, ok := strings.CutPrefix(line, series+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
 			testutil.Must(n.t, err)

@@ -2,7 +2,6 @@ package steering
 
 import (
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,13 +34,10 @@ func TestNameserverLocal(t *testing.T) {
 			text, err := resolvconf.Parse(nil).With(given)
 			testutil.Must(t, err)
 			file := filepath.Join(sandboxes, "pod1-0123456789abcdef", "resolv.conf")
-			testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
-			testutil.Must(t, os.WriteFile(file, text.Bytes(), 0o644))
+			testutil.WriteFile(t, file, string(text.Bytes()))
 			// named are the targets that the pod's file names by now.
 			named := func(want ...netip.Addr) []target {
-				data, err := os.ReadFile(file)
-				testutil.Must(t, err)
-				now, err := resolvconf.Parse(data).Settings()
+				now, err := resolvconf.Parse([]byte(testutil.ReadFile(t, file))).Settings()
 				testutil.Must(t, err)
 				var at []netip.Addr
 				for _, s := range now.Nameservers {
@@ -71,9 +67,7 @@ func TestNameserverLocal(t *testing.T) {
 			testutil.Must(t, n.agent.Terminate(testutil.Patience()))
 
 			// The pod's file outlives the configuration that it was made by.
-			data, err := os.ReadFile(n.configFile())
-			testutil.Must(t, err)
-			other := strings.NewReplacer(local4.String(), "169.254.20.30", local6.String(), "fd00:90de:d95::1e").Replace(string(data))
+			other := strings.NewReplacer(local4.String(), "169.254.20.30", local6.String(), "fd00:90de:d95::1e").Replace(n.read("node.yaml"))
 			n.write("node.yaml", other)
 			n.launchAgent()
 			n.awaitReady()

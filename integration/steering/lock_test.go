@@ -1,7 +1,7 @@
 package steering
 
 import (
-	"fmt"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -75,11 +75,8 @@ func TestLockHeld(t *testing.T) {
 	n.awaitReady()
 	n.wantReady("the lock is free", true, "")
 	n.wantSteered(c, "the lock is free", n.all()...)
-	testutil.Eventually(t, func() error {
-		if s, err := n.agentStatus(); err != nil || len(s.Faults) > 0 {
-			return fmt.Errorf("faults are left: %+v, %w", s, err)
-		}
-		return late.in(podfile.Steered)
+	n.awaitStatus(func(s *agentStatus) error {
+		return errors.Join(testutil.ErrorIf(len(s.Faults) > 0, "faults are left: %+v", s), late.in(podfile.Steered))
 	})
 	n.wantSteered(late.client(), "a pod that had to wait", n.all()...)
 	if asked, lost := flow.result(); lost > asked/10 { // the rules' change costs some; a way that led nowhere would cost most

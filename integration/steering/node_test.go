@@ -44,7 +44,7 @@ const calm = "lease: {renew: 200ms, lifetime: 4s}\n"
 type setup struct {
 	families testutil.Families
 	proxy    testutil.ProxyMode
-	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods; Elsewhere: none
+	attach   testutil.Attach // PTP, BridgeCNI or BridgeNF: which reference plugin makes the pods
 	external bool            // with a DNS server outside of the cluster
 	config   string          // further lines of NodeConfig
 	proven   bool            // the plugin's steer: proven, the default, instead of always
@@ -97,9 +97,6 @@ func newNode(t *testing.T, s setup) *node {
 	}
 	n := &node{t: t, setup: s, dir: t.TempDir()}
 	options := testutil.Options{Families: s.families, Proxy: s.proxy, External: s.external, Name: "steer"}
-	if s.attach == testutil.Elsewhere {
-		options.Attach = s.attach
-	}
 	n.Node = testutil.NewNode(t, options)
 	n.redirects = n.ClusterDNS()
 	if s.attach == testutil.BridgeNF {
@@ -180,6 +177,15 @@ func (n *node) locals() []netip.Addr {
 	return out
 }
 
+// newServed is a node with a pod and an agent that serves it.
+func newServed(t *testing.T, s setup) (*node, *pod) {
+	t.Helper()
+	n := newNode(t, s)
+	p := n.addPod(nil)
+	n.startAgent()
+	return n, p
+}
+
 // startAgent starts the agent and waits until it serves under all of its leases.
 func (n *node) startAgent() {
 	n.t.Helper()
@@ -189,7 +195,18 @@ func (n *node) startAgent() {
 
 func (n *node) launchAgent() {
 	n.t.Helper()
-	n.agent = n.Host.StartAgent(n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))...)
+	n.agent = n.Host.StartAgent(n.nodeCommand()...)
+}
+
+// startIn is startAgent with the agent in control groups.
+func (n *node) startIn(groups ...*testutil.Cgroup) {
+	n.t.Helper()
+	n.agent = n.Host.StartIn(groups, n.nodeCommand()...)
+	n.awaitReady()
+}
+
+func (n *node) nodeCommand(more ...string) []string {
+	return n.agentCommand(append([]string{"node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache")}, more...)...)
 }
 
 // agentCommand is a command line of the agent's program.
@@ -252,22 +269,25 @@ type agentStatus struct {
 		NextTrial time.Time  `json:"nextTrial"`
 	} `json:"bypassed"`
 
-	KernelHits *struct {
-		Pods    int              `json:"pods"`
-		Lent    int              `json:"lent"`
-		Answers int64            `json:"answers"`
-		Served  []netip.AddrPort `json:"served"`
-		Fault   string           `json:"fault"`
-		Refused []struct {
-			Pod string `json:"pod"`
-			Why string `json:"why"`
-		} `json:"refused"`
-	} `json:"kernelHits"`
+	KernelHits *kernelHits `json:"kernelHits"`
 
 	Handover *struct {
 		From string `json:"from"`
 		Took string `json:"took"`
 	} `json:"handover"`
+}
+
+// kernelHits is what the status has of hits that the kernel answers.
+type kernelHits struct {
+	Pods    int              `json:"pods"`
+	Lent    int              `json:"lent"`
+	Answers int64            `json:"answers"`
+	Served  []netip.AddrPort `json:"served"`
+	Fault   string           `json:"fault"`
+	Refused []struct {
+		Pod string `json:"pod"`
+		Why string `json:"why"`
+	} `json:"refused"`
 }
 
 // agentStatus reads the running agent's status at its socket.
@@ -324,6 +344,18 @@ func (n *node) status() status {
 	return s
 }
 
+// awaitStatus waits until the running agent's status is as it should be.
+func (n *node) awaitStatus(wrong func(a *agentStatus) error) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		a, err := n.agentStatus()
+		if err != nil {
+			return err
+		}
+		return wrong(a)
+	})
+}
+
 // run runs the agent's binary in the host's netns to its end.
 func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	n.t.Helper()
@@ -337,18 +369,24 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 // anyCode is an exit code that does not matter.
 const anyCode = -1
 
-// prints runs a command of the agent's program to its end, and wants an exit code and texts in its output.
-func (n *node) prints(code int, command string, texts ...string) {
+// printed runs a command of the agent's program to its end. It returns all that was printed, and an error unless the exit code is right and
+// each text is in it.
+func (n *node) printed(code int, command string, texts ...string) (out string, err error) {
 	n.t.Helper()
 	got, out, errs := n.run(append(strings.Fields(command), "--config", n.configFile())...)
-	if code != anyCode && got != code {
-		n.t.Errorf("%s: exit code %d, want %d:\n%s%s", command, got, code, out, errs)
-	}
+	wrong := code != anyCode && got != code
 	for _, text := range texts {
-		if !strings.Contains(out+errs, text) {
-			n.t.Errorf("%s: %q is missing in\n%s%s", command, text, out, errs)
-		}
+		wrong = wrong || !strings.Contains(out+errs, text)
 	}
+	return out + errs, testutil.ErrorIf(wrong, "%s: exit code %d, want %d and %q in:\n%s%s", command, got, code, texts, out, errs)
+}
+
+// prints fails the test unless a command of the agent's program prints texts and has an exit code. It returns all that was printed.
+func (n *node) prints(code int, command string, texts ...string) string {
+	n.t.Helper()
+	out, err := n.printed(code, command, texts...)
+	testutil.Check(n.t, err)
+	return out
 }
 
 // hasLink reports whether the host has a link.

@@ -1,8 +1,7 @@
 package steering
 
 import (
-	"fmt"
-	"net/netip"
+	"errors"
 	"strings"
 	"testing"
 
@@ -10,9 +9,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// The second Service for kube-dns's pods, whom the agent queries while the first one's address is its own.
-var upstream4, upstream6 = netip.MustParseAddr("10.96.0.50"), netip.MustParseAddr("fd00:96::50")
 
 // TestClusterDNSOnLink is the KEP's arrangement: the cluster DNS address on the link, pods as they were, kube-proxy's translation
 // for the fallback.
@@ -25,16 +21,15 @@ func TestClusterDNSOnLink(t *testing.T) {
 			t.Run(backend+"/"+string(proxy), func(t *testing.T) {
 				s := setup{families: testutil.Dual, proxy: proxy}
 				n := newNode(t, s)
-				n.configure("backend: " + backend + "\n" + n.configureOnLink())
+				n.configure("backend: " + backend + "\nlink: {clusterDNSOnLink: true}\n" + n.addUpstreams())
 				p := n.addOldPod()
 				c := client{p.NetNS, p.addrs}
 				cluster := targets(n.ClusterDNS()...)
 				n.wantFallback(c, "agent never started", cluster...)
 
 				n.launchAgent()
-				testutil.Eventually(t, func() error {
-					s, err := n.agentStatus()
-					return testutil.ErrorIf(err != nil || !s.Ready, "the agent is not ready: %+v, %w\n%s", s, err, n.agent.Output())
+				n.awaitStatus(func(a *agentStatus) error {
+					return testutil.ErrorIf(!a.Ready, "the agent is not ready: %+v\n%s", a, n.agent.Output())
 				})
 				n.wantSteered(c, "agent up", cluster...)
 				n.wantUntracked(p, cluster...)
@@ -42,7 +37,10 @@ func TestClusterDNSOnLink(t *testing.T) {
 				if local {
 					n.wantHealthy()
 				} else {
-					n.wantFinding("FAIL  fallback     to " + upstream4.String() + " is not verified")
+					testutil.Eventually(t, func() error {
+						_, err := n.printed(anyCode, n.doctor(), "FAIL  fallback     to "+upstream4.String()+" is not verified")
+						return err
+					})
 				}
 				n.agent.Kill()
 				n.wantFallback(c, "agent killed", cluster...)
@@ -65,39 +63,12 @@ func TestClusterDNSOnLink(t *testing.T) {
 	}
 }
 
-// wantFinding waits until the doctor reports a finding.
-func (n *node) wantFinding(finding string) {
-	n.t.Helper()
-	testutil.Eventually(n.t, func() error {
-		_, out, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
-		return testutil.ErrorIf(!strings.Contains(out, finding), "the doctor does not report %q:\n%s", finding, out)
-	})
-}
-
 // wantHealthy waits until the doctor finds nothing wrong on a node that serves: a lease that is granted or withdrawn while it reads looks
 // like a fault. Networks and the machine's own filters are not examined.
 func (n *node) wantHealthy() {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		code, out, errs := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"), "--cni-bin", n.path("none"))
-		if code != 0 || !strings.Contains(out, "OK    rules ") || strings.Contains(out, "FAIL  ") {
-			return fmt.Errorf("the doctor of a healthy node: exit code %d\n%s%s", code, out, errs)
-		}
-		return nil
+		out, err := n.printed(cli.Good, n.doctor()+" --cni-bin "+n.path("none"), "OK    rules ")
+		return errors.Join(err, testutil.ErrorIf(strings.Contains(out, "FAIL  "), "the doctor of a healthy node:\n%s", out))
 	})
-}
-
-// configureOnLink gives kube-dns's pods a second Service, and returns the lines of a NodeConfig that put the first one's address on
-// the link.
-func (n *node) configureOnLink() string {
-	n.t.Helper()
-	var services []testutil.Service
-	for i, a := range []netip.Addr{upstream4, upstream6} {
-		for _, one := range testutil.DNSService(a, n.KubeDNSAddrs()[i]) {
-			one.Name = "kube-dns-upstream"
-			services = append(services, one)
-		}
-	}
-	n.Proxy.Add(services...)
-	return fmt.Sprintf("link: {clusterDNSOnLink: true}\nupstreams: {cluster: [%q, %q], external: []}\n", upstream4, upstream6)
 }

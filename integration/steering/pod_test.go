@@ -53,9 +53,6 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	if n.attaches != nil {
 		plugins = []any{n.attaches}
 	}
-	if n.setup.attach == testutil.Elsewhere {
-		plugins = nil // the topology has attached the pod
-	}
 	if withNearDNS {
 		plugin := object{
 			"type": "neardns", "redirects": n.redirects, "clusterDomain": "cluster.local", "localAddresses": n.locals(),
@@ -116,14 +113,6 @@ func (n *node) makePod(withNearDNS bool, annotations map[string]string) *pod {
 	p := &pod{Pod: n.AddPod(name), node: n, name: name, annotations: annotations}
 	// Duplicate address detection would hold every IPv6 pod up for seconds. It is off for the links of pods alone: the
 	// products' own must do with what a node has.
-	if n.setup.attach == testutil.Elsewhere {
-		p.addrs = p.Addrs
-		if err := p.addAttached(); err != nil {
-			n.t.Fatalf("ADD %s: %v", name, err)
-		}
-		n.awaitNetwork(p.NetNS)
-		return p
-	}
 	p.Sysctl("net.ipv6.conf.default.accept_dad", "0")
 	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
 	defer n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "1")
@@ -182,16 +171,6 @@ func (p *pod) cni(withNearDNS bool, verb func(*libcni.CNIConfig, *libcni.Network
 	return err
 }
 
-// addAttached calls neardns alone: the topology has attached the pod.
-func (p *pod) addAttached() error {
-	var entry object
-	if err := json.Unmarshal(p.node.conflist(true).Plugins[0].Bytes, &entry); err != nil {
-		return err
-	}
-	delete(entry, "capabilities")
-	return programs.Add(made.Dir(), p.node.Host, p.Pod, p.name, p.node.path("cni-cache"), entry)
-}
-
 func (p *pod) container() string { return programs.ContainerID(p.name) }
 
 func (p *pod) check() error {
@@ -248,6 +227,20 @@ func (p *pod) addr(is4 bool) netip.Addr {
 
 // rules is what stands in the pod's netns.
 func (p *pod) rules() string { return p.Run("nft", "-s", "list", "ruleset") }
+
+// ours reports whether a pod has rules of ours; iptables leaves its own empty chains.
+func (p *pod) ours() bool {
+	rules := p.rules()
+	return strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS")
+}
+
+// wantNoRules fails the test if a pod has rules, but for what iptables leaves.
+func (p *pod) wantNoRules(when string) {
+	p.node.t.Helper()
+	if rules := p.rules(); p.ours() || p.node.setup.backend == "" && rules != "" {
+		p.node.t.Errorf("%s: rules in %s:\n%s", when, p.name, rules)
+	}
+}
 
 // tracked lists the connections of the pod's DNS in a netns.
 func (p *pod) tracked(ns *testutil.NetNS) []string {

@@ -63,13 +63,13 @@ func TestPodTrialNeedsNoUpstream(t *testing.T) {
 			n.startAgent()
 			testutil.Eventually(t, func() error { return p.adopted(podfile.Steered) })
 			// The path is cut: the pod is bypassed by the next agent's trial, and comes back by a later one.
-			n.Host.RunInput(fmt.Sprintf("table ip lost {\n\tchain c {\n\t\ttype filter hook prerouting priority -450; policy accept;\n\t\tip saddr %s ip daddr 169.254.20.0/24 drop\n\t}\n}\n", p.addr(true)), "nft", "-f", "-")
+			end := chain(n.Host, "ip lost", "hook prerouting priority -450", fmt.Sprintf("ip saddr %s ip daddr 169.254.20.0/24 drop", p.addr(true)))
 			at := target{n.ClusterDNS()[0], "udp"}
 			testutil.Eventually(t, func() error {
 				_, _ = p.client().ask(at, freshName(), testutil.Silence)
 				return p.in(podfile.Pending)
 			})
-			n.Host.Run("nft", "delete", "table", "ip", "lost")
+			end()
 			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
 		})
 	}
@@ -88,8 +88,7 @@ func (n *node) policy() (end func()) {
 			fmt.Fprintf(&rules, "\t\t%s saddr %s %s daddr %s counter drop\n", family, n.PodRange(a.Is4()), family, to)
 		}
 	}
-	n.Host.RunInput("table inet denied {\n\tchain c {\n\t\ttype filter hook prerouting priority -450; policy accept;\n"+rules.String()+"\t}\n}\n", "nft", "-f", "-")
-	return func() { n.Host.Run("nft", "delete", "table", "inet", "denied") }
+	return chain(n.Host, "inet denied", "hook prerouting priority -450", rules.String())
 }
 
 // newPods are the nodes of the tests of new pods: each back end, both families, an attachment of each kind.
@@ -98,12 +97,13 @@ var newPods = []setup{
 	{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeCNI, proven: true, backend: string(iptables.NFT)},
 }
 
-// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its start loses no query, because it is not steered. It is
-// steered once the policy ends. A pod that opted out sends no trial.
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its start, or when it is adopted, loses no query, because it is
+// not steered. It is steered once the policy ends. A pod that opted out sends no trial.
 func TestNewPodUnderPolicy(t *testing.T) {
 	for _, s := range newPods {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
+			s.adopt = true
 			n := newNode(t, s)
 			n.startAgent()
 			end := n.policy()
@@ -114,26 +114,29 @@ func TestNewPodUnderPolicy(t *testing.T) {
 			if rules := n.Host.Run("nft", "list", "table", "inet", "denied"); strings.Count(rules, "packets 0 bytes 0") != 2*len(n.ClusterDNS()) {
 				t.Errorf("a pod that opted out is tried:\n%s", rules)
 			}
-			p := n.makePod(true, nil)
-			testutil.Eventually(t, func() error { // until its trial has failed
-				n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
-				for _, d := range p.decisions() {
-					if len(d.Unanswered) == 0 {
-						return fmt.Errorf("not tried: %+v", d)
+			pods := []*pod{n.makePod(true, nil), n.addRunningPods(1, nil)[0]}
+			testutil.Eventually(t, func() error { return pods[1].adopted(podfile.Pending) })
+			for _, p := range pods {
+				testutil.Eventually(t, func() error { // until its trial has failed
+					n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
+					for _, d := range p.decisions() {
+						if len(d.Unanswered) == 0 {
+							return fmt.Errorf("not tried: %+v", d)
+						}
 					}
+					return p.in(podfile.Pending)
+				})
+				for range 10 {
+					n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
 				}
-				return p.in(podfile.Pending)
-			})
-			for range 10 {
-				n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
+				p.wantNoRules("under the policy")
+				testutil.Must(t, p.check())
 			}
-			if rules := p.rules(); strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS") {
-				t.Errorf("a pod under a policy has rules:\n%s", rules)
-			}
-			testutil.Must(t, p.check())
 			end()
-			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
-			n.wantSteered(p.client(), "the policy ended", targets(n.ClusterDNS()...)...)
+			for _, p := range pods {
+				testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
+				n.wantSteered(p.client(), "the policy ended", targets(n.ClusterDNS()...)...)
+			}
 		})
 	}
 }

@@ -10,9 +10,7 @@ import (
 
 // TestQuery: `query` names the server that answers a pod, and whether the cache had the name.
 func TestQuery(t *testing.T) {
-	n := newNode(t, setup{families: testutil.IPv4})
-	p := n.addPod(nil)
-	n.startAgent()
+	n, p := newServed(t, setup{families: testutil.IPv4})
 	n.wantSteered(p.client(), "agent up", n.all()...)
 	type lookup struct {
 		Cached  string
@@ -39,8 +37,7 @@ func TestQuery(t *testing.T) {
 	want(query(), "a new name", "miss", "agent", "agent", "kube-dns")
 	want(query(), "the same again", "hit", "agent", "agent", "kube-dns")
 	// What kubectl neardns reads names no pod and nothing that pods query.
-	var text string
-	n.Host.Do(func() { text = fetch(t, "http://127.0.0.1:9253/v1/status") + fetch(t, "http://127.0.0.1:9253/metrics") })
+	text := n.fetch("/v1/status") + n.fetch("/metrics")
 	var o struct {
 		Serving bool
 		Leases  []struct{ Held bool }

@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -14,9 +15,7 @@ import (
 func TestRearranged(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
 	steered, plain := n.addPod(nil), n.addOldPod()
-	cache := []string{"--cni-cache", n.path("cni-cache")}
-	n.agent = n.successor("steered0", cache...)
-	n.awaitReady()
+	n.startAgent()
 	n.wantSteered(steered.client(), "at first", targets(n.ClusterDNS()...)...)
 	flows := map[string]*traffic{"with a table": n.startTraffic(steered, freshName(), 130), "without": n.startTraffic(plain, freshName(), 130)}
 	for i, transparent := range []bool{true, false, true} {
@@ -25,10 +24,8 @@ func TestRearranged(t *testing.T) {
 		}
 		n.setup.transparent = transparent
 		n.configure(n.setup.config)
-		old, name := n.agent, map[bool]string{true: "transparent", false: "steered"}[transparent]+string(rune('1'+i))
-		n.agent = n.successor(name, cache...)
-		testutil.Eventually(t, func() error { return n.ready(name) })
-		n.awaitExit(old, 0)
+		name := fmt.Sprintf("transparent-%t-%d", transparent, i)
+		n.succeed(name)
 		n.wantInKernel(map[bool]int{true: 2, false: 1}[transparent], 0)
 		if output := n.agent.Output(); strings.Contains(output, "level=ERROR") {
 			t.Errorf("%s has faults:\n%s", name, output)
@@ -60,19 +57,12 @@ func TestRearranged(t *testing.T) {
 // TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where another program takes away the one that steered
 // pods had before, a pod's own table gives it back: kube-dns answers it, and the kernel. With the watch the switch stands again.
 func TestFlushedAfterRearranged(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
-	steered := n.addPod(nil)
-	cache := []string{"--cni-cache", n.path("cni-cache")}
-	n.agent = n.successor("steered", cache...)
-	n.awaitReady()
+	n, steered := newServed(t, setup{families: testutil.Dual, config: kernelOn(t)})
 	ats := targets(n.ClusterDNS()...)
 	n.wantSteered(steered.client(), "at first", ats...)
 	n.setup.transparent = true
 	n.configure(n.setup.config)
-	old := n.agent
-	n.agent = n.successor("transparent", cache...)
-	testutil.Eventually(t, func() error { return n.ready("transparent") })
-	n.awaitExit(old, 0)
+	n.succeed("transparent")
 	n.wantInKernel(1, 0)
 	n.wantFallback(steered.client(), "transparent", ats...)
 

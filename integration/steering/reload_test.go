@@ -3,6 +3,7 @@ package steering
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -103,11 +104,7 @@ func TestReload(t *testing.T) {
 func (n *node) addRedirect(upstreams string) {
 	n.t.Helper()
 	second := netip.MustParseAddr("10.96.0.20")
-	services := testutil.DNSService(second, n.KubeDNSAddrs()[0])
-	for i := range services {
-		services[i].Name = "kube-dns-second"
-	}
-	n.Proxy.Add(services...)
+	n.Proxy.Add(secondService(second, n.KubeDNSAddrs()[0])...)
 	redirects := func(addrs []netip.Addr) string { return "redirects: [" + strings.Join(quoted(addrs), ", ") + "]\n" }
 	n.redirects = append(n.ClusterDNS(), second)
 	n.reload(upstreams+redirects(n.redirects), true)
@@ -132,12 +129,10 @@ func (n *node) refuses(what, file, text, place string) {
 	// It looks at each change and at each signal, so its report of the file before may still come.
 	testutil.Eventually(n.t, func() error {
 		output := n.agent.Output()[from:]
-		for line := range strings.Lines(output) {
-			if strings.Contains(line, refused) && strings.Contains(line, place) {
-				return nil
-			}
-		}
-		return fmt.Errorf("bad %s: it is not refused with %q named:\n%s", what, place, output)
+		right := slices.ContainsFunc(strings.Split(output, "\n"), func(line string) bool {
+			return strings.Contains(line, refused) && strings.Contains(line, place)
+		})
+		return testutil.ErrorIf(!right, "bad %s: it is not refused with %q named:\n%s", what, place, output)
 	})
 }
 
@@ -146,9 +141,7 @@ func freshLabel() string { return fmt.Sprintf("label%d.", names.Add(1)) }
 // TestReloadLosesNothing reloads twenty times while queries come, each of which is sent once.
 func TestReloadLosesNothing(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
-	p := n.addPod(nil)
-	n.startAgent()
+	n, p := newServed(t, setup{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF})
 	n.wantSteered(p.client(), "up", n.all()...)
 
 	f := n.newTraffic(p, testutil.Attempt)

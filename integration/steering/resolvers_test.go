@@ -168,8 +168,7 @@ func resolverOfJava(t *testing.T, s *stubs) {
 
 // under runs a program in the pod with its resolv.conf of that name.
 func (p *pod) under(resolver string, args ...string) string {
-	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
-	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf")}, args...)...)
+	out, err := p.TryRun("", p.underCommand(resolver, args...)...)
 	if err != nil {
 		p.node.t.Errorf("%q: %v\n%s", args, err, out)
 	}

@@ -59,6 +59,15 @@ func (f *figures) keep() {
 	testutil.Must(f.t, err)
 }
 
+// held returns an error unless the agent is ready and has all leases.
+func (n *node) held() error {
+	a, err := n.agentStatus()
+	if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
+		err = fmt.Errorf("not ready: %+v", a)
+	}
+	return err
+}
+
 // until is how long it takes to be so.
 func until(t *testing.T, f func() error) time.Duration {
 	t.Helper()

@@ -92,17 +92,13 @@ func TestScaleNode(t *testing.T) {
 	running := n.addRunningPods(fullNode/2, nil)
 	start := func() time.Duration {
 		return timed(func() {
-			args := n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))
-			n.agent = n.Host.StartIn([]*testutil.Cgroup{group}, args...)
-			n.awaitReady()
+			n.startIn(group)
 		}).Round(10 * time.Millisecond)
 	}
 	f.row("the agent's start with 55 running pods, until it is ready", start(), "")
 	f.row("from then on, until they are adopted", until(t, func() error {
-		if steered := n.steeredOf(running); steered < len(running) {
-			return fmt.Errorf("%d are steered", steered)
-		}
-		return nil
+		steered := n.steeredOf(running)
+		return testutil.ErrorIf(steered < len(running), "%d are steered", steered)
 	}), "")
 	pods := slices.Clone(running)
 	for len(pods) < fullNode {
@@ -161,24 +157,14 @@ func TestScaleNode(t *testing.T) {
 		return timed(func() { n.reload("stubDomains: {corp.example: [\"192.0.2.1:53\"]}\n", true) }).Round(time.Millisecond)
 	})
 	own, all := memory(t, n.agent.PID(), "RssAnon"), memory(t, n.agent.PID(), "VmRSS")
-	held := func() error {
-		a, err := n.agentStatus()
-		if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
-			err = fmt.Errorf("not ready: %+v", a)
-		}
-		return err
-	}
 	seen.begin("the host table deleted, until all leases are held again", func() time.Duration {
 		n.Host.Run("nft", "delete", "table", "inet", "neardns")
-		return until(t, held)
+		return until(t, n.held)
 	})
 	seen.begin("the link deleted, until it is back and all leases are held", func() time.Duration {
 		n.Host.Run("ip", "link", "delete", "neardns0")
 		return until(t, func() error {
-			if !n.hasLink("neardns0") {
-				return errors.New("there is no link") // leases may stand a while longer
-			}
-			return held()
+			return errors.Join(testutil.ErrorIf(!n.hasLink("neardns0"), "there is no link"), n.held()) // leases outlive it for a while
 		})
 	})
 	seen.begin("all 110 pods' tables deleted, until the last one is back; the agent looks every 30 s", func() time.Duration {

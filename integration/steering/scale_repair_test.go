@@ -42,16 +42,8 @@ func TestScaleRepair(t *testing.T) {
 			b.WriteString("COMMIT\n")
 			n.Host.RunInput(b.String(), program, "--noflush")
 			group := testutil.NewCgroup(t, "memory")
-			n.agent = n.Host.StartIn([]*testutil.Cgroup{group}, made.Path("neardns-agent"), "node", "--config", n.configFile())
-			n.awaitReady()
+			n.startIn(group)
 			before := group.PeakMemory()
-			repaired := func() error {
-				a, err := n.agentStatus()
-				if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
-					err = fmt.Errorf("not ready: %+v", a)
-				}
-				return err
-			}
 			remove := func() {
 				if backend == "" {
 					n.Host.Run("nft", "delete", "table", "inet", "neardns")
@@ -62,7 +54,7 @@ func TestScaleRepair(t *testing.T) {
 			var took []time.Duration
 			for range 3 {
 				remove()
-				took = append(took, until(t, repaired))
+				took = append(took, until(t, n.held))
 			}
 			slices.Sort(took)
 			f.row(name, took[1], mebi(before), mebi(group.PeakMemory()), mebi(memory(t, n.agent.PID(), "VmHWM")))

@@ -13,8 +13,7 @@ func TestStarvedAgentLosesItsLeases(t *testing.T) {
 	g := testutil.NewCgroup(t, "cpu")
 	n := newNode(t, setup{config: "lease: {renew: 150ms, lifetime: 800ms}\n"}) // the default
 	p := n.addPod(nil)
-	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, made.Path("neardns-agent"), "node", "--config", n.configFile())
-	n.awaitReady()
+	n.startIn(g)
 	testutil.Eventually(t, func() error {
 		leases := n.leases()
 		return testutil.ErrorIf(len(leases) < len(n.all()), "leases before the agent starves: %+v", leases)

@@ -1,10 +1,8 @@
 package steering
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -82,10 +81,7 @@ func (n *node) newTraffic(p *pod, wait time.Duration) *traffic {
 
 // pace calls ask at each tick, until the traffic ends: before ask's connection and the pod's netns go, also if the test failed.
 func (f *traffic) pace(every, first time.Duration, ask func() error) {
-	f.t.Cleanup(func() {
-		f.stop()
-		f.wg.Wait()
-	})
+	f.t.Cleanup(f.end)
 	f.wg.Go(func() {
 		tick := time.NewTicker(max(first, 1))
 		defer tick.Stop()
@@ -118,11 +114,15 @@ func (f *traffic) more(questions int64) {
 	})
 }
 
+func (f *traffic) end() {
+	f.stop()
+	f.wg.Wait()
+}
+
 // result stops the traffic and returns how many queries were sent, and how many of them had no right answer.
 func (f *traffic) result() (asked, lost int64) {
 	f.t.Helper()
-	f.stop()
-	f.wg.Wait()
+	f.end()
 	for _, q := range f.sent {
 		if q.err == nil {
 			continue
@@ -142,142 +142,82 @@ func (f *traffic) allAnswered() {
 	}
 }
 
-func (f *traffic) dial(network string, at netip.AddrPort) (conn net.Conn, err error) {
+func (f *traffic) dial(network string, at netip.AddrPort) (*dns.Conn, error) {
+	var conn net.Conn
+	var err error
 	f.p.Do(func() {
 		d := net.Dialer{Timeout: f.wait}
 		conn, err = d.Dial(network, at.String()) //nolint:noctx // bounded by the timeout
 	})
-	return conn, err
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", network, at, err)
+	}
+	return &dns.Conn{Conn: conn}, nil
 }
 
 func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	conn, err := f.dial("udp", at)
 	testutil.Must(f.t, err)
 	f.t.Cleanup(func() { conn.Close() })
-	buf := make([]byte, 1500)
 	next := 0
 	return func() error {
-		q := new(dns.Msg).SetQuestion(names[next%len(names)], dns.TypeA)
 		next++
-		wire, err := q.Pack()
-		if err != nil {
-			return err
-		}
-		if err := conn.SetDeadline(time.Now().Add(f.wait)); err != nil {
-			return err
-		}
-		if _, err := conn.Write(wire); err != nil {
-			return fmt.Errorf("udp %s: %w", at, err)
-		}
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return fmt.Errorf("udp %s: %w", at, err)
-			}
-			if m := new(dns.Msg); m.Unpack(buf[:n]) == nil && m.Id == q.Id {
-				return rightAnswer(m)
-			}
-		}
+		return wrap("udp "+at.String(), f.ask(conn, names[(next-1)%len(names)]))
 	}
 }
 
 // overTCP sends queries over one connection after the other, or over one that is reopened when its server has ended it between
 // two queries, as a resolver's connection is.
 func (f *traffic) overTCP(at netip.AddrPort, name string, stays bool) func() error {
-	var open *tcpClient
-	if stays {
-		f.t.Cleanup(func() {
-			if open != nil {
-				open.conn.Close()
+	var open *dns.Conn
+	shut := func() {
+		if open != nil {
+			open.Close()
+			open = nil
+		}
+	}
+	f.t.Cleanup(shut)
+	return func() (err error) {
+		if open != nil && ended(open) {
+			shut()
+		}
+		if open == nil {
+			if open, err = f.dial("tcp", at); err != nil {
+				return err
 			}
+		}
+		if err = f.ask(open, name); err != nil || !stays {
+			shut()
+		}
+		return wrap("tcp "+at.String(), err)
+	}
+}
+
+// ended reports whether the other side has ended a connection.
+func ended(c *dns.Conn) bool {
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	size, peekErr := 0, err
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			size, _, peekErr = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		})
 	}
-	return func() error {
-		c := open
-		if c == nil || c.over() {
-			conn, err := f.dial("tcp", at)
-			if err != nil {
-				return fmt.Errorf("tcp %s: %w", at, err)
-			}
-			c = newTCPClient(conn)
-		}
-		open = nil
-		err := c.ask(name, f.wait)
-		if err == nil && stays {
-			open = c
-		} else {
-			c.conn.Close()
-		}
+	return err != nil || size <= 0 && !errors.Is(peekErr, unix.EAGAIN)
+}
+
+// ask sends a query and waits for its answer.
+func (f *traffic) ask(c *dns.Conn, name string) error {
+	q := new(dns.Msg).SetQuestion(name, dns.TypeA)
+	if err := errors.Join(c.SetDeadline(time.Now().Add(f.wait)), c.WriteMsg(q)); err != nil {
+		return err
+	}
+	for {
+		m, err := c.ReadMsg()
 		if err != nil {
-			return fmt.Errorf("tcp %s, question %d: %w", at, c.asked, err)
+			return err
 		}
-		return nil
-	}
-}
-
-type tcpClient struct {
-	conn    net.Conn
-	asked   int
-	answers chan *dns.Msg
-	ended   chan struct{}
-	err     error // once ended
-}
-
-func newTCPClient(conn net.Conn) *tcpClient {
-	c := &tcpClient{conn: conn, answers: make(chan *dns.Msg, 1), ended: make(chan struct{})}
-	go func() { // ends with the connection
-		defer close(c.ended)
-		for {
-			var length [2]byte
-			if _, c.err = io.ReadFull(conn, length[:]); c.err != nil {
-				return
-			}
-			wire := make([]byte, binary.BigEndian.Uint16(length[:]))
-			if _, c.err = io.ReadFull(conn, wire); c.err != nil {
-				return
-			}
-			m := new(dns.Msg)
-			if c.err = m.Unpack(wire); c.err != nil {
-				return
-			}
-			c.answers <- m
-		}
-	}()
-	return c
-}
-
-func (c *tcpClient) over() bool {
-	select {
-	case <-c.ended:
-		c.conn.Close()
-		return true
-	default:
-		return false
-	}
-}
-
-// ask sends a query. The reader ends with the deadline.
-func (c *tcpClient) ask(name string, wait time.Duration) error {
-	c.asked++
-	wire, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
-	if err != nil {
-		return err
-	}
-	if err := c.conn.SetDeadline(time.Now().Add(wait)); err != nil {
-		return err
-	}
-	if _, err := c.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil {
-		return err
-	}
-	select {
-	case m := <-c.answers:
-		return errors.Join(rightAnswer(m), c.conn.SetDeadline(time.Time{}))
-	case <-c.ended:
-		select {
-		case m := <-c.answers: // the end came right behind it
+		if m.Id == q.Id {
 			return rightAnswer(m)
-		default:
-			return errors.Join(errors.New("the connection ended"), c.err)
 		}
 	}
 }

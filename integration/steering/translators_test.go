@@ -149,23 +149,7 @@ func translateAtLink(t *testing.T, host *testutil.NetNS, name string, pairs []pa
 		for at, instructions := range map[ebpf.AttachType]asm.Instructions{
 			ebpf.AttachTCXIngress: rewritten(false, p.service, p.server), ebpf.AttachTCXEgress: rewritten(true, p.server, p.service),
 		} {
-			program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "translate", Type: ebpf.SchedCLS, License: "GPL", Instructions: instructions})
-			if err != nil {
-				t.Fatalf("%v: %+v", at, err)
-			}
-			var l link.Link
-			host.Do(func() {
-				index, nameErr := host.Netlink().LinkByName(name)
-				if err = nameErr; err == nil {
-					l, err = link.AttachTCX(link.TCXOptions{Interface: index.Attrs().Index, Program: program, Attach: at, Anchor: link.Tail()})
-				}
-			})
-			program.Close()
-			if errors.Is(err, ebpf.ErrNotSupported) {
-				testutil.Skip(t, "this kernel has no tcx")
-			}
-			testutil.Must(t, err)
-			t.Cleanup(func() { l.Close() })
+			attachTCX(t, host, name, link.TCXOptions{Attach: at, Anchor: link.Tail()}, instructions)
 		}
 	}
 }

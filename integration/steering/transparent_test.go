@@ -1,9 +1,7 @@
 package steering
 
 import (
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,15 +20,6 @@ func newTransparentNode(t *testing.T, s setup) *node {
 	testutil.RequireRoot(t)
 	s.transparent, s.proxy, s.config = true, testutil.NoProxy, kernelOn(t)
 	return newNode(t, s)
-}
-
-// servers are kube-dns's, behind the cluster DNS address of each family.
-func (n *node) servers() []netip.Addr {
-	var out []netip.Addr
-	for _, a := range n.ClusterDNS() {
-		out = append(out, map[bool]netip.Addr{true: netip.MustParseAddr("10.244.2.2"), false: netip.MustParseAddr("fd00:244:2::2")}[a.Is4()])
-	}
-	return out
 }
 
 // datapath is how an eBPF datapath brings pods' queries to kube-dns. begin makes a pod of it.
@@ -59,27 +48,9 @@ func datapaths() []datapath {
 
 func (n *node) pairs() (out []pair) {
 	for i, a := range n.ClusterDNS() {
-		out = append(out, pair{a, n.servers()[i]})
+		out = append(out, pair{a, n.KubeDNSAddrs()[i]})
 	}
 	return out
-}
-
-// unconnected sends queries from a socket that is not connected, as musl does, and returns whom the answer is from.
-func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (answer []byte, from netip.AddrPort, err error) {
-	var c *net.UDPConn
-	family := map[bool]string{true: "udp4", false: "udp6"}[server.Addr().Is4()]
-	ns.Do(func() { c, err = net.ListenUDP(family, nil) })
-	if err != nil {
-		return nil, from, err
-	}
-	defer c.Close()
-	if _, err := c.WriteToUDPAddrPort(question, server); err != nil {
-		return nil, from, err
-	}
-	_ = c.SetReadDeadline(time.Now().Add(testutil.Attempt))
-	b := make([]byte, 4096)
-	size, from, err := c.ReadFromUDPAddrPort(b)
-	return b[:size], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
 }
 
 // TestTransparent: next to each kind of datapath hits are answered at the pod's link, by connected and by other sockets, as kube-dns
@@ -103,11 +74,17 @@ func hitsBeside(t *testing.T, d datapath) {
 		n.heat(p, at, name)
 		before, asked := n.kernelAnswers(), n.DNS.Asked(name)
 		const questions = 100
+		connected := n.dial(p, at)
 		for i := range questions {
-			answer, from, err := unconnected(p.NetNS, at.server(), packed(name, uint16(i)))
-			var m dns.Msg
-			if err != nil || m.Unpack(answer) != nil || len(m.Answer) != 1 || m.Id != uint16(i) || from != at.server() {
-				t.Fatalf("%s from %s: %v", m.String(), from, err)
+			var answer *testutil.Answer
+			var err error
+			if i%2 == 0 {
+				answer, err = connected.Ask(name, dns.TypeA)
+			} else { // from a socket that is not connected, as musl does
+				answer, err = testutil.Ask(p.NetNS, at.server(), name, dns.TypeA, "udp", testutil.AskOptions{})
+			}
+			if err != nil || len(answer.Msg.Answer) != 1 {
+				t.Fatalf("question %d: %v, %v", i, answer, err)
 			}
 		}
 		if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {
@@ -133,7 +110,7 @@ func hitsBeside(t *testing.T, d datapath) {
 			t.Errorf("no copy counts as %s", result)
 		}
 	}
-	n.prints(anyCode, "status", "arrangement: transparent", n.servers()[0].String())
+	n.prints(anyCode, "status", "arrangement: transparent", n.KubeDNSAddrs()[0].String())
 	n.prints(cli.Good, "doctor", "transparent")
 }
 
@@ -213,10 +190,8 @@ func (n *node) awaitHits() {
 		if before < 0 {
 			before = a.KernelHits.Answers
 		}
-		if got := a.KernelHits.Answers - before; got < 200 {
-			return fmt.Errorf("%d hits", got)
-		}
-		return nil
+		got := a.KernelHits.Answers - before
+		return testutil.ErrorIf(got < 200, "%d hits", got)
 	})
 }
 
@@ -242,9 +217,8 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	at := target{n.ClusterDNS()[0], "udp"}
 	name := freshName()
 	n.heat(p, at, name)
-	served := n.servedInKernel()
-	want := []netip.AddrPort{netip.AddrPortFrom(n.ClusterDNS()[0], 53), netip.AddrPortFrom(n.servers()[0], 53)}
-	testutil.Equal(t, "answered in place of", want, served)
+	want := []netip.AddrPort{netip.AddrPortFrom(n.ClusterDNS()[0], 53), netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53)}
+	testutil.Equal(t, "answered in place of", want, n.kernelHits().Served)
 	before := n.kernelAnswers()
 	_, _ = p.client().ask(target{netip.MustParseAddr("198.51.100.53"), "udp"}, name, time.Second*testutil.Slowness())
 	if got := n.kernelAnswers(); got != before {
@@ -254,18 +228,9 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	end()
 	translateAtSockets(t, []pair{{n.ClusterDNS()[0], netip.MustParseAddr("10.244.2.77")}}, n.Host)
 	testutil.Eventually(t, func() error {
-		served := n.servedInKernel()
+		served := n.kernelHits().Served
 		return testutil.ErrorIf(slices.Contains(served, want[1]), "answered in place of %v", served)
 	})
-}
-
-func (n *node) servedInKernel() []netip.AddrPort {
-	n.t.Helper()
-	a, err := n.agentStatus()
-	if err != nil || a.KernelHits == nil {
-		n.t.Fatalf("status: %+v, %v", a, err)
-	}
-	return a.KernelHits.Served
 }
 
 // TestTransparentPolicy: where the datapath drops a pod's queries after the program, its hits end, and another pod's do not. Without the
@@ -280,19 +245,17 @@ func TestTransparentPolicy(t *testing.T) {
 	at := target{n.ClusterDNS()[0], "udp"}
 	name := freshName()
 	n.heat(p, at, name)
-	n.Host.RunInput(fmt.Sprintf("table inet guard {\nchain c {\ntype filter hook forward priority 0;\niifname %q udp dport 53 drop\n}\n}\n", p.hostLink(n)), "nft", "-f", "-")
+	allow := chain(n.Host, "inet guard", "hook forward priority 0", fmt.Sprintf("iifname %q udp dport 53 drop", p.hostLink(n)))
 	testutil.Eventually(t, func() error {
 		if _, err := other.client().ask(at, name, testutil.Attempt); err != nil { // keeps the entry there
 			return err
 		}
-		if _, err := p.client().ask(at, name, retry); err == nil {
-			return errors.New("the pod is answered against the policy")
-		}
-		return nil
+		_, err := p.client().ask(at, name, retry)
+		return testutil.ErrorIf(err == nil, "the pod is answered against the policy")
 	})
 	n.heat(other, at, name)
 	n.wantInKernel(1, 1)
-	n.Host.Run("nft", "delete", "table", "inet", "guard")
+	allow()
 	n.heat(p, at, name)
 	n.wantInKernel(2, 0)
 }
@@ -302,17 +265,13 @@ func TestTransparentIsHandedOver(t *testing.T) {
 	n := newTransparentNode(t, setup{families: testutil.IPv4})
 	p := datapaths()[0].begin(n)
 	n.awaitKubeDNS(p)
-	cache := []string{"--cni-cache", n.path("cni-cache")}
-	n.agent = n.successor("pod0", cache...)
+	n.launchAgent()
 	n.wantInKernel(1, 0)
 	at := target{n.ClusterDNS()[0], "udp"}
 	f := n.startUDP(p, at.server(), 100, freshName(), freshName())
 	for i := range 2 {
 		n.awaitHits()
-		old, pod := n.agent, fmt.Sprintf("pod%d", i+1)
-		n.agent = n.successor(pod, cache...)
-		testutil.Eventually(t, func() error { return n.ready(pod) })
-		n.awaitExit(old, 0)
+		n.succeed(fmt.Sprintf("pod%d", i+1))
 		n.wantInKernel(1, 0)
 	}
 	n.awaitHits()

@@ -1,94 +1,75 @@
 package steering
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// hostOutput lets the host query its own resolver and no server in the cluster.
-const hostOutput = `table inet foreign {
-	chain output {
-		type filter hook output priority 10; policy accept
-		ip daddr 10.0.0.0/8 meta l4proto { tcp, udp } th dport 53 drop
-		ip6 daddr { fd00:96::/64, fd00:244::/32 } meta l4proto { tcp, udp } th dport 53 drop
-	}
-}
-`
-
-// onKubeDNS is what a CNI makes, in kube-dns's netns, of a policy that admits pods and not nodes.
-const onKubeDNS = `table inet foreign {
-	chain input {
-		type filter hook input priority 0; policy accept
-		ip saddr 10.244.1.0/24 accept
-		ip6 saddr fd00:244:1::/64 accept
-		meta l4proto { tcp, udp } th dport 53 drop
-	}
-}
-`
-
 // hardship is a way in which a node is kept from querying while its pods are not.
 type hardship struct {
-	name        string
-	begin, over func(n *node)
-	cause       string // in the agent's words
-	remedy      string // as the doctor does
-	late        bool   // the lease is given up by evidence or at the first turn: the proof fails before
+	name   string
+	cause  string // in the agent's words
+	remedy string // as the doctor does
+	begin  func(n *node) (over func())
+	late   bool // the lease is given up by evidence or at the first turn: the proof fails before
 }
 
-func table(ns func(*node) *testutil.NetNS, text string) (begin, over func(*node)) {
-	return func(n *node) { ns(n).RunInput(text, "nft", "-f", "-") }, func(n *node) { ns(n).Run("nft", "delete", "table", "inet", "foreign") }
-}
-
-func hardships() []hardship {
-	output := hardship{name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself query kube-dns: its firewall's OUTPUT"}
-	output.begin, output.over = table(func(n *node) *testutil.NetNS { return n.Host }, hostOutput)
-	policy := hardship{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", late: true}
-	policy.begin, policy.over = table(func(n *node) *testutil.NetNS { return n.KubeDNS }, onKubeDNS)
-	route := hardship{name: "no default route", cause: "network is unreachable", remedy: "give the host a route"}
-	gateways := func(n *node, change func(netip.Addr)) {
-		for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
-			change(netip.MustParseAddr(a))
+var hardships = []hardship{
+	{
+		name: "host's OUTPUT", cause: "operation not permitted", remedy: "let the host itself query kube-dns: its firewall's OUTPUT",
+		begin: func(n *node) func() { // the host may query its own resolver and no server in the cluster
+			return chain(n.Host, "inet foreign", "hook output priority 10", "ip daddr 10.0.0.0/8 meta l4proto { tcp, udp } th dport 53 drop\n"+
+				"ip6 daddr { fd00:96::/64, fd00:244::/32 } meta l4proto { tcp, udp } th dport 53 drop")
+		},
+	},
+	{name: "no default route", cause: "network is unreachable", remedy: "give the host a route", begin: func(n *node) func() {
+		gateways := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		for _, a := range gateways {
+			n.Host.DelRoute(testutil.DefaultRoute(a), "eth0")
 		}
-	}
-	route.begin = func(n *node) {
-		gateways(n, func(a netip.Addr) { n.Host.DelRoute(testutil.DefaultRoute(a), "eth0") })
-	}
-	route.over = func(n *node) {
-		gateways(n, func(a netip.Addr) { n.Host.AddRoute(testutil.DefaultRoute(a), a, "eth0") })
-	}
-	return []hardship{output, route, policy}
+		return func() {
+			for _, a := range gateways {
+				n.Host.AddRoute(testutil.DefaultRoute(a), a, "eth0")
+			}
+		}
+	}},
+	{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", late: true, begin: func(n *node) func() {
+		// What a CNI makes, in kube-dns's netns, of a policy that admits pods and not nodes.
+		return chain(n.KubeDNS, "inet foreign", "hook input priority 0",
+			"ip saddr 10.244.1.0/24 accept\nip6 saddr fd00:244:1::/64 accept\nmeta l4proto { tcp, udp } th dport 53 drop")
+	}},
 }
 
 // TestUnableToAsk keeps the node from querying kube-dns, in each way that leaves its pods theirs: from the start no pod is ever sent to
 // the agent, later they are given back, and both ways the cache answers again when the hardship is over.
 func TestUnableToAsk(t *testing.T) {
-	for _, h := range hardships() {
+	for _, h := range hardships {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, setup{families: testutil.Dual, install: true})
 			p := n.addPod(nil)
 			if !h.late {
-				h.begin(n)
+				over := h.begin(n)
 				n.launchAgent()
 				n.wantUnable(h)
 				n.wantFallback(p.client(), h.name+" from the start", n.all()...)
 				n.wantDoctor(h)
-				h.over(n)
+				over()
 			} else {
 				n.launchAgent()
 			}
 			n.wantSteered(p.client(), h.name+" over", n.all()...)
 			n.wantReady(h.name+" over", true, "")
 
-			h.begin(n)
+			over := h.begin(n)
 			n.awaitFallback(p.client(), h.name, n.all()...)
 			n.wantUnable(h)
 			n.wantDoctor(h)
-			h.over(n)
+			over()
 			n.wantSteered(p.client(), h.name+" over again", n.all()...)
 			n.wantReady(h.name+" over again", true, "")
 		})
@@ -99,24 +80,17 @@ func TestUnableToAsk(t *testing.T) {
 func (n *node) wantUnable(h hardship) {
 	n.t.Helper()
 	n.wantReady(h.name, false, "cannot query")
-	testutil.Eventually(n.t, func() error {
-		s, err := n.agentStatus()
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(s.CannotAsk, h.cause) {
-			return fmt.Errorf("the agent says %q, want %q", s.CannotAsk, h.cause)
-		}
-		return nil
+	n.awaitStatus(func(s *agentStatus) error {
+		return testutil.ErrorIf(!strings.Contains(s.CannotAsk, h.cause), "the agent says %q, want %q", s.CannotAsk, h.cause)
 	})
 }
 
 // wantDoctor looks for cause, remedy and a verdict that is not drawn from leases alone.
 func (n *node) wantDoctor(h hardship) {
 	n.t.Helper()
-	code, text, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
-	if code != 3 || !strings.Contains(text, "cannot query") || !strings.Contains(text, h.remedy) || strings.Contains(text, "; steered pods are answered by the cache\n") {
-		n.t.Errorf("doctor ends with %d, want 3, the remedy (%s) and a verdict that says who answers:\n%s", code, h.remedy, text)
+	text := n.prints(cli.Degraded, n.doctor(), "cannot query", h.remedy)
+	if strings.Contains(text, "; steered pods are answered by the cache\n") {
+		n.t.Errorf("the doctor's verdict does not say who answers:\n%s", text)
 	}
 }
 
@@ -131,9 +105,7 @@ func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{config: calm})
-			p := n.addPod(nil)
-			n.startAgent()
+			n, p := newServed(t, setup{config: calm})
 			n.wantSteered(p.client(), "before", n.all()...)
 			f := n.startTraffic(p, "ttl-600.kept.default.svc.cluster.local.", 100)
 			f.more(50)

@@ -24,8 +24,7 @@ func TestUnreadAnswersFitTheContainer(t *testing.T) {
 	g.LimitMemory(containerLimit)
 	n := newNode(t, setup{})
 	greedy, other := []*pod{n.addPod(nil), n.addPod(nil)}, n.addPod(nil)
-	n.agent = n.Host.StartIn([]*testutil.Cgroup{g}, made.Path("neardns-agent"), "node", "--config", n.configFile())
-	n.awaitReady()
+	n.startIn(g)
 	server := n.all()[1] // TCP
 	n.wantSteered(other.client(), "before the flood", server)
 
@@ -40,12 +39,10 @@ func TestUnreadAnswersFitTheContainer(t *testing.T) {
 			conn := p.dial(server.server())
 			// What is read at first makes the kernel widen the window, and with it the buffer of a socket whose buffer is not set.
 			testutil.Must(t, conn.SetDeadline(time.Now().Add(testutil.Patience())))
-			if _, err := conn.Write(flood); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.CopyN(io.Discard, conn, batch*8000); err != nil {
-				t.Fatal(err)
-			}
+			_, err := conn.Write(flood)
+			testutil.Must(t, err)
+			_, err = io.CopyN(io.Discard, conn, batch*8000)
+			testutil.Must(t, err)
 			conns = append(conns, conn)
 		}
 	}

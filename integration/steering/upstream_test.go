@@ -11,9 +11,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// second is the address of a second Service, which the agent queries in these tests.
-var second = netip.MustParseAddr("10.96.0.11")
-
 // TestClusterUpstreamDead lets the cluster upstream be dead or wrong in seven ways while the cluster DNS address answers: a client gets the
 // right answer each time, by the agent. Node interception changes nothing in that.
 func TestClusterUpstreamDead(t *testing.T) {
@@ -25,10 +22,10 @@ func TestClusterUpstreamDead(t *testing.T) {
 		proxy     testutil.ProxyMode
 		reason    string
 	}{
-		{name: "no endpoints, iptables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.IPTables, reason: "connection refused"},
-		{name: "no endpoints, nftables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.NFTables, intercept: true, reason: "connection refused"},
+		{name: "no endpoints, iptables", services: func(*node) []testutil.Service { return secondService(upstream4) }, proxy: testutil.IPTables, reason: "connection refused"},
+		{name: "no endpoints, nftables", services: func(*node) []testutil.Service { return secondService(upstream4) }, proxy: testutil.NFTables, intercept: true, reason: "connection refused"},
 		{name: "an endpoint that is gone", services: func(*node) []testutil.Service {
-			return secondService(netip.MustParseAddr("192.0.2.77")) // unused: no answer to ARP
+			return secondService(upstream4, netip.MustParseAddr("192.0.2.77")) // unused: no answer to ARP
 		}, proxy: testutil.NFTables, reason: "silent"},
 		{name: "hangs", services: elsewhere, behave: testutil.Behaviour{Drop: true}, proxy: testutil.IPTables, intercept: true, reason: "silent"},
 		{name: "REFUSED", services: elsewhere, behave: testutil.Behaviour{Rcode: dns.RcodeRefused}, proxy: testutil.NFTables, reason: "REFUSED"},
@@ -41,7 +38,7 @@ func TestClusterUpstreamDead(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			config := fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", second)
+			config := fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", upstream4)
 			if tc.intercept {
 				config += "interceptNode: true\n"
 			}
@@ -61,17 +58,8 @@ func TestClusterUpstreamDead(t *testing.T) {
 	}
 }
 
-// secondService is a Service of another name than kube-dns's.
-func secondService(endpoints ...netip.Addr) []testutil.Service {
-	services := testutil.DNSService(second, endpoints...)
-	for i := range services {
-		services[i].Name = "kube-dns-upstream"
-	}
-	return services
-}
-
 // elsewhere puts the server outside of the cluster behind the second Service.
-func elsewhere(n *node) []testutil.Service { return secondService(n.ExternalAddrs()[0]) }
+func elsewhere(n *node) []testutil.Service { return secondService(upstream4, n.ExternalAddrs()[0]) }
 
 // TestLoopThroughAnotherResolver has the external resolver query this node's local address: the agent finds out and reports it. For names
 // outside it uses neither the resolver nor kube-dns, which queries the same one, and answers SERVFAIL. It goes on serving the cluster's
@@ -138,9 +126,7 @@ func TestResolvConfNamesOurselves(t *testing.T) {
 // TestKubeDNSRestarts lets the only upstream hang, end and come back: a miss ends in SERVFAIL, and the first query after the return is
 // answered, over new connections.
 func TestKubeDNSRestarts(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual})
-	pod := n.addPod(nil)
-	n.startAgent()
+	n, pod := newServed(t, setup{families: testutil.Dual})
 	want := func(when, rcode string, times int) {
 		t.Helper()
 		for range times {
