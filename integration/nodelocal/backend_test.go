@@ -3,6 +3,7 @@ package nodelocal_test
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -45,16 +46,17 @@ func onIPTables(families testutil.Families) []cell {
 	return out
 }
 
+// oursIn matches lines about rules, routing, links and chains of ours.
+var oursIn = regexp.MustCompile("(?i)neardns|NODE-LOCAL-DNS|lookup 5353")
+
 // wantNothing wants no rule of ours in the host's netns, nor what belongs to them.
 func (n *node) wantNothing(when string) {
 	n.t.Helper()
 	for _, args := range [][]string{{"nft", "list", "tables"}, {"iptables-nft-save"}, {"iptables-legacy-save"}, {"ip", "rule"}, {"ip", "-br", "link"}} {
 		out, _ := n.Host.TryRun("", args...)
 		for line := range strings.Lines(out) {
-			for _, ours := range []string{"neardns", "NEARDNS", "NODE-LOCAL-DNS", "lookup 5353"} {
-				if strings.Contains(line, ours) {
-					n.t.Errorf("%s: %s: %s", when, args[0], line)
-				}
+			if oursIn.MatchString(line) {
+				n.t.Errorf("%s: %s: %s", when, args[0], line)
 			}
 		}
 	}
@@ -111,24 +113,18 @@ func backendByItself(t *testing.T, count counter) {
 	n.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1") // which the container cannot change: its /proc/sys is read-only
 	for range 2 {
 		n.bare = true
-		p := n.agent()
-		n.awaitLeases(p, n.served()...)
+		p := n.serve()
 		n.awaitLog(p, 0, "backend=iptables-legacy")
 		n.each(pod.NetNS, "without nf_tables", cached, n.served()...)
 		testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 		n.each(pod.NetNS, "without nf_tables, ended", direct, n.served()...)
 	}
-	if cleanup := n.container("neardns-agent", "cleanup"); cleanup.Wait() != nil {
-		t.Errorf("without nf_tables, cleanup: %s", cleanup.Output())
-	}
-	n.wantNothing("without nf_tables, after cleanup")
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
+	n.cleanup("without nf_tables")
+	p := n.serve()
 	p.Kill()
 	n.bare = false
 	phase := count(n, pod.NetNS)
-	p = n.agent()
-	n.awaitLeases(p, n.served()...)
+	p = n.serve()
 	n.awaitLog(p, 0, "backend=nftables")
 	// Connections that are open at that moment end: only their own back end knows their way.
 	phase("nftables in iptables' place", openMost)
@@ -138,8 +134,5 @@ func backendByItself(t *testing.T, count counter) {
 	}
 	p.Kill()
 	n.each(pod.NetNS, "with nftables, killed", direct, n.served()...)
-	if cleanup := n.container("neardns-agent", "cleanup"); cleanup.Wait() != nil {
-		t.Errorf("cleanup: %s", cleanup.Output())
-	}
-	n.wantNothing("after cleanup")
+	n.cleanup("with nftables")
 }

@@ -3,9 +3,6 @@
 package nodelocal_test
 
 import (
-	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -78,17 +75,7 @@ func TestCutOff(t *testing.T) {
 				t.Parallel()
 				n := cell{testutil.Dual, testutil.IPTables, ""}.node(t)
 				pod := n.pod()
-				var all []netip.Addr
-				var list []string
-				for _, a := range append(n.locals(), n.ClusterDNS()...) {
-					all = append(all, a)
-					list = append(list, a.String())
-				}
-				n.template(strings.ReplaceAll(n.manifest().corefile, "bind "+local4.String(), "bind "+strings.Join(list, " ")))
-				args := n.manifest().args
-				args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
-				agent := n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
-				n.awaitLeases(agent, all...)
+				agent, all := n.serveBothFamilies()
 				n.awaitLog(agent, 0, "fallback verified")
 				got := cutoff.Watch(t, pod.NetNS, fresh, func() { c.do(n, pod, agent) }, all...)
 				cells[i] = []cutoff.Cell{got}

@@ -37,7 +37,8 @@ func TestPlaceFlags(t *testing.T) {
 	n.wantPage("http://127.0.0.1:9663/metrics", "coredns_nodecache_setup_errors_total")
 	n.wantPage("http://127.0.0.1:9553/metrics", "coredns_plugin_enabled")
 	n.wantPage("http://127.0.0.1:9553/metrics", "neardns_cache_limit_bytes 7.340032e+06")
-	if text := read(t, n.path("elsewhere/Corefile")); !strings.Contains(text, "elsewhere.example:53 {") || strings.Contains(text, "default.example") {
+	text := testutil.ReadFile(t, n.path("elsewhere/Corefile"))
+	if !strings.Contains(text, "elsewhere.example:53 {") || strings.Contains(text, "default.example") {
 		t.Errorf("-conf, -kubednscm: the Corefile is\n%s", text)
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d/root/etc/Corefile", p.PID())); err == nil {
@@ -51,7 +52,7 @@ func TestPlaceFlags(t *testing.T) {
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
 	n.awaitLeases(p, n.served()...)
 	n.awaitLog(p, 0, "node-cache ignores the flag")
-	if text := read(t, n.path("elsewhere/other")); !strings.Contains(text, "default.example:53 {") {
+	if text := testutil.ReadFile(t, n.path("elsewhere/other")); !strings.Contains(text, "default.example:53 {") {
 		t.Errorf("-corefile: the Corefile is\n%s", text)
 	}
 	p.Kill()
@@ -66,8 +67,7 @@ func TestHealthPort(t *testing.T) {
 			n := c.node(t)
 			m := n.manifest()
 			n.template(strings.ReplaceAll(m.corefile, ":8080", ":8099"))
-			p := n.agent("-health-port", "8099")
-			n.awaitLeases(p, n.served()...)
+			n.serve("-health-port", "8099")
 			at := func(port uint16) string { return "http://" + netip.AddrPortFrom(n.locals()[0], port).String() }
 			n.wantPage(at(8099)+"/health", "OK")
 			n.wantPage(at(9353)+"/metrics", "coredns_nodecache_setup_errors_total")
@@ -81,13 +81,6 @@ func TestHealthPort(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	testutil.Must(t, err)
-	return string(text)
-}
-
 // -syncinterval bounds how late the agent sees what no event reports: iptables-legacy's policies. -setupiptables=false leaves these to
 // others.
 func TestIptablesFlags(t *testing.T) {
@@ -97,8 +90,7 @@ func TestIptablesFlags(t *testing.T) {
 	}{{[]string{"-syncinterval", "1"}, true}, {[]string{"-syncinterval", "1", "-setupiptables=false"}, false}} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
-			p := n.agent(c.args...)
-			n.awaitLeases(p, n.served()...)
+			p := n.serve(c.args...)
 			// Everything passes still, so no lease is lost, which would be seen at once.
 			for _, words := range []string{"-A INPUT -j ACCEPT", "-P INPUT DROP"} {
 				n.Host.Run(append([]string{"iptables-legacy", "-w"}, strings.Fields(words)...)...)
@@ -112,8 +104,7 @@ func TestIptablesFlags(t *testing.T) {
 			}
 			// A restart looks at it at once.
 			p.Kill()
-			p = n.agent(c.args...)
-			n.awaitLeases(p, n.served()...)
+			p = n.serve(c.args...)
 			n.awaitLog(p, 0, "fallback verified")
 			if rules() {
 				t.Errorf("-setupiptables=false: rules were written into iptables:\n%s", n.Host.Run("iptables-legacy-save"))
@@ -124,9 +115,9 @@ func TestIptablesFlags(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables, Legacy: true})
 	n.bare = true
 	p := n.agent("-setupiptables=false")
-	_ = p.Wait() // its code is looked at
-	if code := p.Cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(p.Output(), "not supported by this kernel") || strings.Contains(p.Output(), "iptables back end") {
-		t.Errorf("exit code %d:\n%s", code, p.Output())
+	code, out := p.ExitCode(testutil.Patience()), p.Output()
+	if code != 1 || !strings.Contains(out, "not supported by this kernel") || strings.Contains(out, "iptables back end") {
+		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	n.wantNothing("without nf_tables and -setupiptables=false")
 }

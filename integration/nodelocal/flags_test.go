@@ -2,7 +2,6 @@ package nodelocal_test
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -51,8 +50,7 @@ func TestInterfaceFlags(t *testing.T) {
 					n.Host.AddAddr(c.link, testutil.Host(a))
 				}
 			}
-			p := n.agent(c.args...)
-			n.awaitLeases(p, n.served()...)
+			p := n.serve(c.args...)
 			if got := n.addressesOn(c.link); !slices.Equal(got, want) && !c.foreign {
 				t.Errorf("addresses %v, want %v", got, want)
 			}
@@ -96,8 +94,7 @@ func TestTemplateNamesUpstream(t *testing.T) {
 		t.Errorf("nobody is named:\n%s", p.Output())
 	}
 	n.template(strings.ReplaceAll(n.manifest().corefile, "__PILLAR__CLUSTER__DNS__", upstream4.String()))
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
+	p := n.serve()
 	n.awaitLog(p, 0, "since the template forwards the cluster's names to it")
 	n.each(pod.NetNS, "serving", cached, n.served()...)
 	p.Kill()
@@ -113,61 +110,25 @@ func TestBothFamilies(t *testing.T) {
 
 func bothFamilies(t *testing.T, n *node) {
 	pod := n.pod()
-	var all []netip.Addr
-	var list []string
-	for _, a := range append(n.locals(), n.ClusterDNS()...) {
-		all = append(all, a)
-		list = append(list, a.String())
-	}
-	n.template(strings.ReplaceAll(n.manifest().corefile, "bind "+local4.String(), "bind "+strings.Join(list, " ")))
-	args := n.manifest().args
-	args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
-	if n.backend != "" {
-		args = append(args, "-backend", n.backend)
-	}
-	p := n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
-	n.awaitLeases(p, all...)
+	p, all := n.serveBothFamilies()
 	n.each(pod.NetNS, "serving", cached, all...)
 	p.Kill()
 	n.each(pod.NetNS, "killed", direct, all...)
 }
 
-// Flags that end at once, and those that are refused, change nothing.
+// Flags that end at once, and those that are refused, change nothing. TestBadFlags (agent/internal/config/nodecache) has every refusal.
 func TestFlagsThatEnd(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
 	for _, c := range []struct {
-		args []string
-		code int
-		says string
-	}{
-		{[]string{"-version"}, 0, "neardns-agent "},
-		{[]string{"nodecache", "-plugins"}, 0, "\ntemplate\n"},
-		{[]string{"-localip", "here"}, 2, `"here" is not an IP address`},
-		{[]string{"-localip", "10.96.0.10", "-upstreamsvc", "kube-dns"}, 2, "would query itself"},
-		{[]string{"-localip", "169.254.20.10", "-dns.port", "5353"}, 2, "-dns.port 5353: only port 53 is served"},
-		{[]string{"-colour"}, 2, "flag provided but not defined: -colour"},
-	} {
-		p := n.container("neardns-agent", c.args...)
-		_ = p.Wait() // its code is looked at
-		if code := p.Cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(p.Output(), c.says) {
-			t.Errorf("%v: exit code %d, want %d, and %q in:\n%s", c.args, code, c.code, c.says, p.Output())
+		args, want string
+		code       int
+	}{{"nodecache -plugins", "\ntemplate\n", 0}, {"-localip 10.96.0.10 -upstreamsvc kube-dns", "would query itself", 2}} {
+		p := n.container("neardns-agent", strings.Fields(c.args)...)
+		if code := p.ExitCode(testutil.Patience()); code != c.code || !strings.Contains(p.Output(), c.want) {
+			t.Errorf("%v: exit code %d, want %d, and %q in:\n%s", c.args, code, c.code, c.want, p.Output())
 		}
 	}
-	if tables := n.Host.Run("nft", "list", "tables"); strings.Contains(tables, "neardns") || n.hasLink(nodelocal.Link) {
-		t.Errorf("something was changed: %s", tables)
-	}
-}
-
-// status and ready, as they are run in the container, tell of this role too.
-func TestStatusInTheContainer(t *testing.T) {
-	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
-	for verb, says := range map[string]string{"status": local4.String(), "ready": "ready"} {
-		if out := n.exec(p, "neardns-agent", verb); !strings.Contains(out, says) {
-			t.Errorf("%s does not say %q:\n%s", verb, says, out)
-		}
-	}
+	n.wantNothing("flags that end")
 }
 
 // exec runs a command in a container, as kubectl exec does.

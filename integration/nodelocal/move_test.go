@@ -2,7 +2,6 @@ package nodelocal_test
 
 import (
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -27,9 +26,7 @@ type guide struct {
 
 func readGuide(t *testing.T) *guide {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/move-from-nodelocal.md")
-	testutil.Must(t, err)
-	_, section, _ := strings.Cut(string(text), "\n## Move and roll back\n")
+	_, section, _ := strings.Cut(testutil.ReadFile(t, "../../docs/move-from-nodelocal.md"), "\n## Move and roll back\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	g := &guide{t: t}
 	fenced := false
@@ -76,8 +73,7 @@ func moveAndBack(t *testing.T, count counter) {
 			// The kubelet ends the old pod. node-cache takes its rules and link away, unless it is killed.
 			stock.Kill()
 			phase("stock killed, its rules and link left behind", anyLoss)
-			p := n.agent()
-			n.awaitLeases(p, n.served()...)
+			p := n.serve()
 			phase("ours starts", anyLoss)
 			_, command, _ := strings.Cut(strings.Join(guide.next("kubectl -n kube-system exec daemonset/node-local-dns -- "), " "), " -- /bin/")
 			if out := n.exec(p, strings.Fields(command)...); !strings.Contains(out, local4.String()) {
@@ -88,8 +84,7 @@ func moveAndBack(t *testing.T, count counter) {
 			p.Kill()
 			phase("ours killed", anyLoss)
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
-			p = n.agent()
-			n.awaitLeases(p, n.served()...)
+			p = n.serve()
 			phase("ours again", 0)
 
 			guide.next("kubectl -n kube-system rollout undo daemonset/node-local-dns")
@@ -97,7 +92,7 @@ func moveAndBack(t *testing.T, count counter) {
 			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			phase("ours ended", 0)
 			n.each(pod.NetNS, "ours ended", direct, n.served()...)
-			if _, err := n.Host.Netlink().LinkByName(nodelocal.Link); err == nil {
+			if n.hasLink(nodelocal.Link) {
 				t.Error("the link is still there, without -skipteardown")
 			}
 			stock = n.stock()
@@ -112,12 +107,7 @@ func moveAndBack(t *testing.T, count counter) {
 			// Without the switch it is as it was.
 			n.stock()
 			testutil.Eventually(t, func() error { return cached(pod.NetNS, local4, "udp") })
-			words := guide.next("neardns-agent cleanup")
-			cleanup := n.container(words[0], words[1:]...)
-			if err := cleanup.Wait(); err != nil {
-				t.Fatalf("cleanup: %v\n%s", err, cleanup.Output())
-			}
-			n.wantNothing("after cleanup")
+			n.cleanup("next to stock", guide.next("neardns-agent cleanup")[2:]...)
 			n.each(pod.NetNS, "after cleanup, stock", cached, n.served()...)
 			if len(guide.steps) > 0 {
 				t.Errorf("the page has steps that nobody took: %q", guide.steps)

@@ -19,9 +19,11 @@ func TestManifestUnchanged(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			n := c.node(t)
 			pod := n.pod()
-			p := n.agent()
-			n.awaitLeases(p, n.served()...)
+			p := n.serve()
 			n.awaitLog(p, 0, "fallback verified")
+			if out := n.exec(p, "neardns-agent", "ready"); !strings.Contains(out, "ready") {
+				t.Errorf("ready does not say so:\n%s", out)
+			}
 			n.each(pod.NetNS, "serving, from a pod", cached, n.served()...)
 			n.each(n.Host, "serving, from the host", cached, n.served()...)
 			testutil.Eventually(t, func() error {
@@ -51,8 +53,7 @@ func TestManifestUnchanged(t *testing.T) {
 			testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
 			p.Kill()
 			n.each(pod.NetNS, "killed, from a pod", direct, n.served()...)
-			p = n.agent()
-			n.awaitLeases(p, n.served()...)
+			p = n.serve()
 			n.each(pod.NetNS, "again, from a pod", cached, n.served()...)
 			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
 			n.each(pod.NetNS, "ended, from a pod", direct, n.served()...)

@@ -19,8 +19,7 @@ import (
 func TestReload(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
 	pod := n.pod()
-	p := n.agent("-syncinterval", "60ns")
-	n.awaitLeases(p, n.served()...)
+	p := n.serve("-syncinterval", "60ns")
 	if !strings.Contains(p.Output(), "-syncinterval 60ns is read as 1m0s") {
 		t.Error("no note that the flag is read as node-cache reads it")
 	}
@@ -134,8 +133,7 @@ func TestStubResolver(t *testing.T) {
 	stub := netip.MustParseAddrPort("127.0.0.53:53")
 	resolver := testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "EXTERNAL", Listen: []netip.AddrPort{stub}})
 	n.write("resolv.conf", "nameserver "+stub.Addr().String()+"\noptions edns0 trust-ad\n")
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
+	n.serve()
 	const name = "a.outside.test."
 	if _, err := ask(n.pod().NetNS, local4, name, "udp"); err != nil || resolver.Asked(name) == 0 {
 		t.Errorf("%v; the stub was asked %d times", err, resolver.Asked(name))

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,11 +111,10 @@ type object struct {
 
 func (n *node) manifest() manifest {
 	n.t.Helper()
-	text, err := os.ReadFile("testdata/nodelocaldns.yaml")
-	testutil.Must(n.t, err)
+	text := testutil.ReadFile(n.t, "testdata/nodelocaldns.yaml")
 	// The instructions' sed, for kube-proxy in iptables mode. A container's /tmp is its own, which here is the test's folder.
 	filled := strings.NewReplacer("__PILLAR__LOCAL__DNS__", n.locals()[0].String(), "__PILLAR__DNS__SERVER__", n.onLink[0].String(),
-		"__PILLAR__DNS__DOMAIN__", "cluster.local", `"/tmp/`, `"`+n.dir+"/").Replace(string(text))
+		"__PILLAR__DNS__DOMAIN__", "cluster.local", `"/tmp/`, `"`+n.dir+"/").Replace(text)
 	var m manifest
 	for doc := range strings.SplitSeq(filled, "\n---\n") {
 		var o object
@@ -181,12 +181,46 @@ func (n *node) agent(more ...string) *testutil.Process {
 	return n.container("neardns-agent", append(args, more...)...)
 }
 
+// serve is agent, and waits until it serves under all of its leases.
+func (n *node) serve(more ...string) *testutil.Process {
+	n.t.Helper()
+	p := n.agent(more...)
+	n.awaitLeases(p, n.served()...)
+	return p
+}
+
+// serveBothFamilies is serve for a manifest that names local and cluster DNS addresses of both families, which it returns.
+func (n *node) serveBothFamilies() (p *testutil.Process, all []netip.Addr) {
+	n.t.Helper()
+	all = append(n.locals(), n.ClusterDNS()...)
+	var list []string
+	for _, a := range all {
+		list = append(list, a.String())
+	}
+	n.template(strings.ReplaceAll(n.manifest().corefile, "bind "+local4.String(), "bind "+strings.Join(list, " ")))
+	args := n.manifest().args
+	args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
+	if n.backend != "" {
+		args = append(args, "-backend", n.backend)
+	}
+	p = n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
+	n.awaitLeases(p, all...)
+	return p, all
+}
+
+// cleanup runs the agent's command, after which nothing is left.
+func (n *node) cleanup(when string, flags ...string) {
+	n.t.Helper()
+	if p := n.container("neardns-agent", append([]string{"cleanup"}, flags...)...); p.Wait() != nil {
+		n.t.Fatalf("cleanup, %s: %s", when, p.Output())
+	}
+	n.wantNothing(when + ", after cleanup")
+}
+
 // file reads a file as a container has it.
 func (n *node) file(p *testutil.Process, path string) string {
 	n.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", p.PID(), path))
-	testutil.Must(n.t, err)
-	return string(text)
+	return testutil.ReadFile(n.t, fmt.Sprintf("/proc/%d/root%s", p.PID(), path))
 }
 
 // awaitLeases waits until the agent serves under all of its leases.

@@ -214,8 +214,7 @@ func TestAnswersOfStock(t *testing.T) {
 	testutil.Eventually(t, func() error { return alive(pod.NetNS, local4) })
 	want := n.tell(pod.NetNS, wire)
 	stock.Kill()
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
+	n.serve()
 	got := n.tell(pod.NetNS, wire)
 	silent := 0
 	for i := range wire {

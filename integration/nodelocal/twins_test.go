@@ -1,7 +1,6 @@
 package nodelocal_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 
@@ -23,8 +22,7 @@ func twoDaemonSets(t *testing.T, count counter) {
 
 func twoAgents(t *testing.T, n *node, count counter) {
 	pod := n.pod()
-	first := n.agent("-skipteardown")
-	n.awaitLeases(first, n.served()...)
+	first := n.serve("-skipteardown")
 	second := n.agent("-skipteardown")
 	n.awaitLog(second, 0, "standing by")
 	phase := count(n, pod.NetNS)
@@ -63,21 +61,15 @@ func besideNodeCache(t *testing.T, n *node) {
 
 // install/uninstall, which takes neardns off every node, takes off what the agent leaves in node-cache's place, too.
 func TestUninstallAfterwards(t *testing.T) {
-	config, err := os.ReadFile("../../install/uninstall/nodeconfig.yaml")
-	testutil.Must(t, err)
+	config := testutil.ReadFile(t, "../../install/uninstall/nodeconfig.yaml")
 	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
 		t.Run(c.String(), func(t *testing.T) {
 			n := c.node(t)
-			p := n.agent()
-			n.awaitLeases(p, n.served()...)
-			n.write("nodeconfig.yaml", strings.ReplaceAll(string(config), "/host/", n.dir+"/"))
+			p := n.serve()
+			n.write("nodeconfig.yaml", strings.ReplaceAll(config, "/host/", n.dir+"/"))
 			n.write("net.d/.keep", "")
-			words := []string{"cleanup", "--config=" + n.path("nodeconfig.yaml"), "--cni-conf=" + n.path("net.d")}
 			testutil.Check(t, p.Terminate(testutil.Patience()), "SIGTERM")
-			if cleanup := n.container("neardns-agent", words...); cleanup.Wait() != nil {
-				t.Fatalf("%q: %s", words, cleanup.Output())
-			}
-			n.wantNothing("after " + words[0])
+			n.cleanup("by install/uninstall", "--config="+n.path("nodeconfig.yaml"), "--cni-conf="+n.path("net.d"))
 		})
 	}
 }
@@ -91,8 +83,7 @@ func killedThenRolledBack(t *testing.T, count counter) {
 		t.Run(c.String(), func(t *testing.T) {
 			n := c.node(t)
 			pod := n.pod()
-			p := n.agent()
-			n.awaitLeases(p, n.served()...)
+			p := n.serve()
 			phase := count(n, pod.NetNS)
 			p.Kill()
 			phase("ours killed", anyLoss)
@@ -110,8 +101,7 @@ func killedThenRolledBack(t *testing.T, count counter) {
 			}
 			// Its rules stand before ours in iptables, and keep its packets from the way back: it is as it was without us, until
 			// a program serves there again.
-			p = n.agent()
-			n.awaitLeases(p, n.served()...)
+			p = n.serve()
 			phase("ours again", anyLoss)
 			n.each(pod.NetNS, "ours again", cached, n.served()...)
 			p.Kill()

@@ -14,8 +14,7 @@ import (
 func TestUnableToAsk(t *testing.T) {
 	n := cell{testutil.IPv4, testutil.NFTables, ""}.node(t)
 	pod := n.pod()
-	p := n.agent()
-	n.awaitLeases(p, n.served()...)
+	p := n.serve()
 	n.awaitLog(p, 0, "fallback verified")
 	n.each(pod.NetNS, "before", cached, n.served()...)
 	from := len(p.Output())
