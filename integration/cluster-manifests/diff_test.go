@@ -16,10 +16,10 @@ func diff(t *testing.T, a, b string) string {
 	for name, text := range map[string]string{"a": a, "b": b} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	cmd := exec.CommandContext(t.Context(), "diff", "--unified=2", "a", "b")
+	cmd := exec.CommandContext(t.Context(), "diff", "-U2", "a", "b")
 	cmd.Dir = dir
 	text, err := cmd.Output()
-	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() > 1 {
+	if state := cmd.ProcessState; state == nil || state.ExitCode() != 0 && state.ExitCode() != 1 {
 		t.Fatalf("diff: %v", err)
 	}
 	var out strings.Builder

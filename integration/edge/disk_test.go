@@ -74,7 +74,7 @@ func TestDiskStalls(t *testing.T) {
 		e.await(host+"."+p.Zone(), "203.0.113.1")
 	}
 	add("before")
-	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "before") })
+	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "before.") })
 
 	thaw := freeze(t, state)
 	add("during")
@@ -86,12 +86,12 @@ func TestDiskStalls(t *testing.T) {
 	if code, text := e.get("9254/readyz"); code != http.StatusOK {
 		t.Errorf("readyz: %d %s", code, text)
 	}
-	if e.saved(p.Zone(), "during") == nil || e.saved(p.Zone(), "later") == nil {
+	if e.saved(p.Zone(), "during.") == nil || e.saved(p.Zone(), "later.") == nil {
 		t.Error("the disk did not stall")
 	}
 	thaw()
 
-	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "later") })
+	testutil.Eventually(t, func() error { return e.saved(p.Zone(), "later.") })
 	p.Kill()
 	e.Kill()
 	e.run() // without the primary

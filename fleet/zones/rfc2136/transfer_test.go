@@ -126,7 +126,7 @@ func wantAXFR(t *testing.T, name string, answers script, most int, kind Kind, re
 	c.Most = most
 	tr, err := c.AXFR(t.Context())
 	if KindOf(err) != kind || (tr == nil) != (kind != "") || tr != nil && len(tr.Full) != records {
-		t.Errorf("%s: %+v, %v", name, tr, err)
+		t.Errorf("%s: %+v, %v; want %d records or %q", name, tr, err, records, kind)
 	}
 }
 

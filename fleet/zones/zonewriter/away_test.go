@@ -241,7 +241,9 @@ func TestTooLarge(t *testing.T) {
 					added = append(added, step...)
 					testutil.Eventually(t, func() error { // by increments where the server has them
 						z := c.Zone()
-						return testutil.ErrorIf(z.Err == nil && z.State.Serial != read(t, s).Serial, "serial %d was read", z.State.Serial)
+						serial, err := operator(s).Serial(t.Context())
+						testutil.Must(t, err)
+						return testutil.ErrorIf(z.Err == nil && z.State.Serial != serial, "serial %d was read", z.State.Serial)
 					})
 				}
 				changed := simple("www", "192.0.2.2")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -230,7 +229,7 @@ func TestRemoval(t *testing.T) {
 // A neighbour that changes one host's bookkeeping before each of a cluster's messages keeps that host waiting, and no other of the message.
 func TestBusyNeighbour(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
-		neighbour := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+		neighbour := operator(s)
 		var busy atomic.Bool
 		changes := 0
 		wire := &tap{before: func(ctx context.Context) error {

@@ -137,11 +137,15 @@ func (c *cluster) clean(t *testing.T) {
 	})
 }
 
+// operator is a client with the operator's key.
+func operator(s *zoneserver.Server) *rfc2136.Client {
+	return &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
+}
+
 // byHand makes changes with the operator's key, as a person does.
 func byHand(t *testing.T, s *zoneserver.Server, changes ...dns.RR) {
 	t.Helper()
-	hand := &rfc2136.Client{Server: s.Addr().String(), Zone: origin, Key: keyOf(s.Operator())}
-	testutil.Eventually(t, func() error { return hand.Update(t.Context(), nil, changes) }) // PowerDNS may be busy
+	testutil.Eventually(t, func() error { return operator(s).Update(t.Context(), nil, changes) }) // PowerDNS may be busy
 }
 
 func read(t *testing.T, s *zoneserver.Server) *zone.State {

@@ -30,7 +30,7 @@ type tap struct {
 	kinds   []string
 	updates []*dns.Msg
 	lose    bool                // the answer to the next update
-	fails   func(*dns.Msg) bool // the updates that do not reach the server, but get SERVFAIL; nil: none
+	fails   func(*dns.Msg) bool // called with mu held: the updates that do not reach the server, but get SERVFAIL; nil: none
 }
 
 func (p *tap) set(fails func(*dns.Msg) bool) {

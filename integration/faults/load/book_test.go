@@ -51,7 +51,7 @@ func TestSum(t *testing.T) {
 		if got.Missed() != c.want.Sent-c.want.Cache-c.want.Direct || got.Answered() != c.want.Sent-c.want.Lost {
 			t.Errorf("%s: %d missed, %d answered", name, got.Missed(), got.Answered())
 		}
-		testutil.Equal(t, name, c.line, b.Line())
+		testutil.Equal(t, name+": line", c.line, b.Line())
 	}
 }
 

@@ -130,7 +130,8 @@ func (r *rig) edit(change func(*v1alpha1.NodeDNSSpec)) {
 	object := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", UID: "1"}}
 	missing := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(object), object) != nil
 	change(&object.Spec)
-	if object.Generation++; missing {
+	object.Generation++
+	if missing {
 		testutil.Must(r.t, r.store.Create(r.t.Context(), object))
 	} else {
 		testutil.Must(r.t, r.store.Update(r.t.Context(), object))
