@@ -99,8 +99,8 @@ func (n *node) arrivesWhileWaiting() {
 	n.t.Helper()
 	var wg sync.WaitGroup
 	wg.Go(func() { n.network("10-a.conflist", mainList) })
+	defer wg.Wait()
 	n.install(0, "--wait", "30s")
-	wg.Wait()
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
 }
 

@@ -50,6 +50,6 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 	} {
 		var w PodRules
 		testutil.WantError(t, w.params(text), want, fmt.Sprintf("%.60q", text))
-		testutil.Equal(t, "layers", 0, len(w.layers))
+		testutil.Equal(t, fmt.Sprintf("layers of %.60q", text), 0, len(w.layers))
 	}
 }

@@ -137,9 +137,12 @@ func TestParseConfToleratesTheRuntime(t *testing.T) {
 		_, err := parseConf(withKeys(keys))
 		testutil.Check(t, err, keys)
 	}
-	c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":false}}`))
-	testutil.Must(t, err)
-	testutil.Equal(t, "notes of an annotation that is no string", 1, len(c.Notes))
+	for value, notes := range map[string]int{`"false"`: 0, `"true"`: 0, `false`: 1} { // an annotation that is no string gives a note
+		c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":"b","neardns.io/steer":` + value + `}}`))
+		testutil.Must(t, err)
+		testutil.Equal(t, value+": notes", notes, len(c.Notes))
+		testutil.Equal(t, value+": opted out", value == `"false"`, c.Rules.For(keyDNS, "shop", c.Annotations).OptOut)
+	}
 }
 
 func TestDNSKeysInEitherCase(t *testing.T) {

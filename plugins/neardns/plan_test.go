@@ -83,7 +83,9 @@ func TestPrevResultOfAnotherVersion(t *testing.T) {
 			}
 			prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{%s"interface":0,"address":"10.1.0.5/24"}]}`, from, version)
 			out, got, err := passOn(conf(to, prev), "eth0")
-			testutil.Must(t, err)
+			if err != nil {
+				t.Fatalf("%s to %s: %v", from, to, err)
+			}
 			var head struct{ CNIVersion string }
 			if err := json.Unmarshal(out, &head); err != nil || head.CNIVersion != to {
 				t.Errorf("%s to %s: %s", from, to, out)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"testing"
@@ -32,8 +33,21 @@ func (k *kernel) set(l *offload.Item) error {
 }
 
 func (k *kernel) Put(l offload.Item) error { return k.set(&l) }
-func (k *kernel) Remove(*msg.Key) error    { return k.set(nil) }
 func (k *kernel) Invalidate() error        { return k.set(nil) }
+
+// has reports whether the kernel has this entry. mu is held.
+func (k *kernel) has(key *msg.Key) bool {
+	return k.lent != nil && bytes.Equal(k.lent.Key.Bytes(), key.Bytes())
+}
+
+func (k *kernel) Remove(key *msg.Key) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.has(key) {
+		k.lent, k.hits = nil, 0
+	}
+	return nil
+}
 
 func (k *kernel) Hits(each func(string, uint64)) error {
 	k.mu.Lock()
@@ -46,18 +60,20 @@ func (k *kernel) Hits(each func(string, uint64)) error {
 	return nil
 }
 
-func (k *kernel) HitsOf(*msg.Key) (n uint64, err error) {
+func (k *kernel) HitsOf(key *msg.Key) (n uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n, k.hits = k.hits, 0
+	if k.has(key) {
+		n, k.hits = k.hits, 0
+	}
 	return n, nil
 }
 
 // answers reports whether the kernel has an answer.
-func (k *kernel) answers() bool {
+func (k *kernel) answers(key *msg.Key) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lent == nil || k.lent.Until <= k.Now() {
+	if !k.has(key) || k.lent.Until <= k.Now() {
 		return false
 	}
 	k.hits++
@@ -96,7 +112,7 @@ func TestRefreshOfLent(t *testing.T) {
 				}
 				lasts := 20 * time.Duration(ttl) * time.Second
 				for begun := time.Now(); time.Since(begun) < lasts; <-time.After(50 * time.Millisecond) {
-					if k.answers() {
+					if k.answers(&q.Key) {
 						continue
 					}
 					came++

@@ -250,6 +250,7 @@ func (b *block) answer(ctx context.Context, network, name string) string {
 	case m == nil && rcode == dns.RcodeServerFailure:
 		return "shed"
 	case m == nil:
+		b.t.Errorf("%s: neither an answer nor an error", name)
 		return "neither an answer nor an error"
 	case m.Truncated:
 		return "truncated"

@@ -156,9 +156,13 @@ func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
 	testutil.Must(t, err)
 	defer conn.Close()
 	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
-	testutil.Must(t, client.WriteMsg(q))
+	if err := client.WriteMsg(q); err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
 	m, err := client.ReadMsg()
-	testutil.Must(t, err)
+	if err != nil {
+		t.Fatalf("%s %s: %v", network, server, err)
+	}
 	if m.Id != q.Id {
 		t.Fatalf("%s %s: an answer with ID %d to %d", network, server, m.Id, q.Id)
 	}

@@ -305,6 +305,7 @@ func TestServe(t *testing.T) {
 	wantAnswered(t, l, high, a)
 	testutil.Must(t, l.Serve([]netip.AddrPort{at53(server6)}))
 	wantPassed(t, l, frame, nil)
+	wantPassed(t, l, high, nil)
 	testutil.Equal(t, "passed as unknown", 0, passed(t, l)[Unknown])
 }
 

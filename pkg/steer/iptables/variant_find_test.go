@@ -29,7 +29,7 @@ func TestFind(t *testing.T) {
 		"legacy, a recent kubelet":       {[]string{"iptables-legacy" + hint}, legacy, "KUBE-IPTABLES-HINT in iptables-legacy", ""},
 		"legacy, an old kubelet":         {[]string{"iptables-legacy" + canary}, legacy, "in iptables-legacy", ""},
 		"legacy, IPv6 alone":             {[]string{"ip6tables-legacy" + hint}, legacy, "in iptables-legacy", ""},
-		"legacy, others' nft rules":      {[]string{"iptables-nft nat DOCKER", "iptables-legacy" + hint}, legacy, "in iptables-legacy", ""},
+		"legacy, others' nft rules":      {[]string{"iptables-nft mangle DOCKER", "iptables-legacy" + hint}, legacy, "in iptables-legacy", ""},
 		"nft, others' legacy rules":      {[]string{"iptables-legacy mangle DOCKER", "iptables-nft" + hint}, nft, "in iptables-nft", ""},
 		"both: nft is what's newer":      {[]string{"iptables-legacy" + canary, "iptables-nft" + hint}, nft, "in iptables-nft", ""},
 		"ours before the kubelet's":      {[]string{"iptables-nft" + hint, "iptables-legacy" + own}, nft, "in iptables-nft", legacy},

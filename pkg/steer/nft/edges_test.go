@@ -59,10 +59,11 @@ func TestSocketGroups(t *testing.T) {
 		})
 		go r.Node.Host.Do(func() { testutil.Check(t, server.ListenAndServe()) })
 		testutil.Receive(t, started)
+		t.Cleanup(func() { _ = server.Shutdown() })
 		return server
 	}
-	first, second := member("FIRST"), member("SECOND")
-	t.Cleanup(func() { _ = second.Shutdown() })
+	first := member("FIRST")
+	member("SECOND")
 	must(t, r.Lease.Renew(redirect4.Steering, steer.UDP))
 	heard := map[string]int{}
 	ask := func() {
@@ -152,8 +153,10 @@ func TestSpoofedSources(t *testing.T) {
 func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.Addr) {
 	r.t.Helper()
 	before, _ := r.nft.Counters()
-	pod.RunInput(fmt.Sprintf("table inet forge { chain c { type filter hook postrouting priority 300; ip saddr set %s; ip6 saddr set %s; }; }",
-		sources[0], sources[1]), "nft", "-f", "-")
+	pod.RunInput(fmt.Sprintf(`table inet forge { chain c { type filter hook postrouting priority 299; # before the pod's own rules
+		meta nfproto ipv4 udp dport 53 counter ip saddr set %s
+		meta nfproto ipv6 udp dport 53 counter ip6 saddr set %s
+	}; }`, sources[0], sources[1]), "nft", "-f", "-")
 	for _, server := range r.ClusterDNS() {
 		c, err := testutil.Dial(pod, "udp", server, testutil.AskOptions{})
 		must(r.t, err)
@@ -162,6 +165,9 @@ func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.
 			_, err := c.Send("forged.cluster.local", dns.TypeA)
 			must(r.t, err)
 		}
+	}
+	if forged := pod.Run("nft", "list", "table", "inet", "forge"); strings.Count(forged, "counter packets 5 ") != 2 {
+		r.t.Errorf("not all are forged:\n%s", forged)
 	}
 	pod.Run("nft", "delete", "table", "inet", "forge")
 	// A packet that loops is counted again and again while these queries are answered.

@@ -142,7 +142,7 @@ func (r *nftRig) trial(pod *testutil.Pod) {
 	defer wg.Wait()
 	for _, server := range r.Servers() {
 		wg.Go(func() {
-			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: testutil.Silence})
+			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{EDNS: 1232, Timeout: testutil.Silence})
 			if err == nil {
 				r.t.Errorf("%s: the trial over UDP is answered: %v", server, answer)
 			}

@@ -25,7 +25,9 @@ func write(t *testing.T, path, letter string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
-		testutil.WriteFile(t, path, letter)
+		made := filepath.Join(t.TempDir(), "made") // not in the folder that is watched
+		testutil.WriteFile(t, made, letter)
+		testutil.Must(t, os.Rename(made, path))
 		return
 	}
 	defer f.Close()
