@@ -129,6 +129,9 @@ func TestFlagsThatEnd(t *testing.T) {
 		}
 	}
 	n.wantNothing("flags that end")
+	if n.hasLink(nodelocal.Link) {
+		t.Error("flags that end: a link was made")
+	}
 }
 
 // exec runs a command in a container, as kubectl exec does.

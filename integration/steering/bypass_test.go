@@ -131,7 +131,7 @@ func (n *node) refuseAtLink(p *pod) (allow func()) {
 
 // chain makes an nftables table with a chain of filters in a netns.
 func chain(ns *testutil.NetNS, table, hook, rules string) (end func()) {
-	ns.RunInput("table "+table+" {\nchain c {\ntype filter "+hook+";\n"+rules+"\n}\n}\n", "nft", "-f", "-")
+	ns.RunInput("table "+table+" {\nchain filtered {\ntype filter "+hook+";\n"+rules+"\n}\n}\n", "nft", "-f", "-")
 	return func() { ns.Run(append([]string{"nft", "delete", "table"}, strings.Fields(table)...)...) }
 }
 

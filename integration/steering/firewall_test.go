@@ -50,7 +50,7 @@ func (n *node) wantNoLease() {
 	})
 	n.prints(cli.Degraded, "status", "firewall")
 	n.prints(cli.Degraded, "ready", "firewall")
-	n.prints(anyCode, n.doctor(), "inet foreign c")
+	n.prints(anyCode, n.doctor(), "inet foreign filtered")
 	if !strings.Contains(n.agent.Output(), "firewall") {
 		n.t.Errorf("the log does not name the reason:\n%s", n.agent.Output())
 	}

@@ -25,7 +25,7 @@ func (n *node) warm(p *pod, names []string) {
 	for _, name := range names {
 		testutil.Eventually(n.t, func() error {
 			a, err := c.Ask(name, dns.TypeA)
-			return testutil.ErrorIf(err != nil || a.Msg.Rcode == dns.RcodeServerFailure, "%s: %v, %w", name, a, err)
+			return testutil.ErrorIf(err != nil || a.Msg.Rcode == dns.RcodeServerFailure, "%s: %v, %v", name, a, err)
 		})
 	}
 }

@@ -1,12 +1,15 @@
 package steering
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -268,4 +271,50 @@ func (n *node) openFiles() int {
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.agent.PID()))
 	testutil.Must(n.t, err)
 	return len(all)
+}
+
+// TestOpenTCPConnections: connections that the agent serves outlive a lapsed lease, with the queries sent meanwhile. At the agent's end they
+// end in good order, behind the answers in flight.
+func TestOpenTCPConnections(t *testing.T) {
+	t.Parallel()
+	n, p := newServed(t, setup{families: testutil.Dual})
+	var conns []*testutil.Conn
+	for _, a := range append(n.ClusterDNS(), n.locals()...) {
+		conns = append(conns, n.dial(p, target{a, "tcp"}))
+	}
+	send := func(label string) (sent []string) {
+		for _, c := range conns {
+			name := label + freshName()
+			_, err := c.Send(name, dns.TypeA)
+			testutil.Check(t, err, name)
+			sent = append(sent, name)
+		}
+		return sent
+	}
+	receive := func(when string) {
+		t.Helper()
+		for _, c := range conns {
+			a, err := c.Receive()
+			testutil.Must(t, wrap(when, err))
+			testutil.Check(t, rightData(a), when)
+			if p.client().direct(a) {
+				t.Errorf("%s: %s is not the agent's answer", when, a)
+			}
+		}
+	}
+	n.lapse(func() { send("") })
+	receive("sent to a stopped agent")
+	send("")
+	receive("after the lease lapsed")
+	n.awaitReady()
+	for _, name := range send("delay-500.") {
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(n.DNS.Asked(name) == 0, "kube-dns got no query for %s", name) })
+	}
+	testutil.Must(t, n.agent.Terminate(testutil.Patience()))
+	receive("in flight at SIGTERM")
+	for _, c := range conns {
+		if _, err := c.Receive(); !errors.Is(err, io.EOF) {
+			t.Errorf("a connection at the agent's end: %v, want the end of file", err)
+		}
+	}
 }

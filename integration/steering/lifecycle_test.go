@@ -53,6 +53,9 @@ func TestFlushedRules(t *testing.T) {
 			t.Parallel()
 			n, p := newServed(t, s)
 			n.wantSteered(p.client(), "up", n.all()...)
+			if uplinks := n.Host.Run("nft", "list", "set", "inet", "neardns", "uplinks"); !strings.Contains(uplinks, `"eth0"`) {
+				t.Errorf("other machines on the node's network would be served:\n%s", uplinks)
+			}
 			table := func() string { return n.Host.Run("nft", "-s", "-t", "list", "table", "inet", "neardns") }
 			before := table()
 

@@ -114,8 +114,10 @@ func TestNewPodUnderPolicy(t *testing.T) {
 			if rules := n.Host.Run("nft", "list", "table", "inet", "denied"); strings.Count(rules, "packets 0 bytes 0") != 2*len(n.ClusterDNS()) {
 				t.Errorf("a pod that opted out is tried:\n%s", rules)
 			}
-			pods := []*pod{n.makePod(true, nil), n.addRunningPods(1, nil)[0]}
-			testutil.Eventually(t, func() error { return pods[1].adopted(podfile.Pending) })
+			running := n.addRunningPods(1, nil)[0]
+			f := n.startTraffic(running, "a.default.svc.cluster.local.", 50)
+			pods := []*pod{n.makePod(true, nil), running}
+			testutil.Eventually(t, func() error { return running.adopted(podfile.Pending) })
 			for _, p := range pods {
 				testutil.Eventually(t, func() error { // until its trial has failed
 					n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
@@ -132,6 +134,8 @@ func TestNewPodUnderPolicy(t *testing.T) {
 				p.wantNoRules("under the policy")
 				testutil.Must(t, p.check())
 			}
+			f.allAnswered()
+			n.awaitLog(0, `not steered, kube-dns answers them: its test query got no answer" pod=default/`+running.name)
 			end()
 			for _, p := range pods {
 				testutil.Eventually(t, func() error { return p.in(podfile.Steered) })

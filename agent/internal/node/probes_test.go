@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestLate(t *testing.T) {
@@ -136,4 +137,41 @@ func TestLostProbeIsNoLostLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilenceCostsOneLease: a socket that no program reads any more costs its own address and protocol the lease, and no other.
+func TestSilenceCostsOneLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s, second := newWorld(), plainPlan(), netip.MustParseAddr("10.96.0.11")
+		s.Redirects = append(s.Redirects, steer.Redirect{ClusterDNS: second, Steering: steer2})
+		s.Server.Addresses = s.Addresses()
+		n := begin(t, w, s)
+		pass(time.Second)
+		wantReady(t, n, "all answer")
+		w.set(func() {
+			w.answer = func(a netip.Addr, p steer.Protocol) prober.Result { // a: the cluster DNS address, which is probed
+				if a == second && p == steer.UDP {
+					return prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")}
+				}
+				return prober.Result{Instance: self}
+			}
+		})
+		pass(3 * time.Second)
+		var lost []string
+		for _, l := range n.Status().Leases {
+			if !l.Held {
+				lost = append(lost, l.Address.String()+"/"+l.Protocol)
+			}
+		}
+		testutil.Equal(t, "leases lost", []string{steer2.String() + "/udp"}, lost)
+		if w.count("count-lost") != 1 || w.count("count-lost timeout") != 1 || w.count("withdraw") > 0 {
+			t.Errorf("want one lost to silence, and none withdrawn: %v", w.calls())
+		}
+		if _, why := n.Ready(); !strings.Contains(why, "no lease for "+steer2.String()+" over udp") {
+			t.Errorf("reason: %q", why)
+		}
+		w.answers(prober.Result{Instance: self})
+		pass(3 * time.Second) // the rest after a loss to silence
+		wantReady(t, n, "hears again")
+	})
 }

@@ -228,5 +228,8 @@ func halves(t *testing.T, s *Server) (udp, tcp *point) {
 			tcp = p
 		}
 	}
+	if udp == nil || tcp == nil {
+		t.Fatal("a protocol is not served")
+	}
 	return udp, tcp
 }

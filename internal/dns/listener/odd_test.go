@@ -56,7 +56,7 @@ func TestOddPackets(t *testing.T) {
 			p      rawPacket
 			answer bool
 		}{
-			{"as it should be", rawPacket{from: pod, port: port, body: good}, true},
+			{"without a checksum", rawPacket{from: pod, port: port, body: good}, true},
 			{"with ECN and a class of service", rawPacket{from: pod, port: port, body: good, tos: 0xbb}, true},
 			{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good)}, true},
 			{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900}, false},

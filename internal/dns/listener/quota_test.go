@@ -41,6 +41,7 @@ func TestPacketsInWork(t *testing.T) {
 	testutil.Must(t, err)
 	defer from.Close()
 	neighbour := func(when string) {
+		t.Helper() // the call's line names the case, if there is no answer
 		if m := roundTrip(t, &dns.Conn{Conn: from}, question("neighbour.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
 			t.Errorf("another source, %s: %v", when, m)
 		}

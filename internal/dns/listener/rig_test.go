@@ -83,11 +83,15 @@ func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 }
 
 // roundTrip sends a query on a connection, and returns the next answer.
-func roundTrip(t testing.TB, conn *dns.Conn, q *dns.Msg) *dns.Msg {
+func roundTrip(t testing.TB, conn *dns.Conn, q *dns.Msg) (m *dns.Msg) {
 	t.Helper()
-	testutil.Must(t, conn.WriteMsg(q))
-	m, err := conn.ReadMsg()
-	testutil.Must(t, err)
+	err := conn.WriteMsg(q)
+	if err == nil {
+		m, err = conn.ReadMsg()
+	}
+	if err != nil {
+		t.Fatalf("%s %s, %s in %d bytes: %v", conn.RemoteAddr().Network(), conn.RemoteAddr(), q.Question[0].Name, q.Len(), err)
+	}
 	return m
 }
 

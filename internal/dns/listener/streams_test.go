@@ -95,7 +95,9 @@ func readIDs(t *testing.T, conn *dns.Conn, n int) (ids []uint16) {
 
 func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
 	t.Helper()
-	testutil.Equal(t, "answers", want, readIDs(t, conn, len(want)))
+	if got := readIDs(t, conn, len(want)); !slices.Equal(got, want) {
+		t.Fatalf("answers %v, want %v", got, want)
+	}
 }
 
 // wantEnd fails the test unless the server has ended the connection behind its last answer.
