@@ -38,7 +38,7 @@ var hardships = []hardship{
 		}
 	}},
 	{name: "policy on kube-dns", cause: "silent", remedy: "admits pods and not nodes", late: true, begin: func(n *node) func() {
-		// What a CNI makes, in kube-dns's netns, of a policy that admits pods and not nodes.
+		// A CNI makes this in kube-dns's netns of a policy that admits pods and not nodes.
 		return chain(n.KubeDNS, "inet foreign", "hook input priority 0",
 			"ip saddr 10.244.1.0/24 accept\nip6 saddr fd00:244:1::/64 accept\nmeta l4proto { tcp, udp } th dport 53 drop")
 	}},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
@@ -290,7 +291,8 @@ const probed = 10 * time.Millisecond
 
 // An address that fails its check is reported at once, and taken out after minutes, if another is left.
 func TestHealth(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
 		r.sick["192.0.2.2:80"] = true
 		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1, 192.0.2.2], healthCheck: {protocol: TCP, port: 80}"))
 		r.settle()
@@ -417,7 +419,8 @@ func TestProgress(t *testing.T) {
 // A dead cluster's records of a host stay if one of its addresses may work, also if that must not be probed. They do not stay if all fail
 // their check, or without a check.
 func TestWorks(t *testing.T) {
-	inBubble(t, func(t *testing.T, r *rig) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
 		r.sick["192.0.2.2:80"] = true
 		o := &opened{dead: map[string]time.Time{}, ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 		works := r.worksFor("shared", o)
