@@ -182,7 +182,7 @@ func TestBug10HalfWrittenFiles(t *testing.T) {
 		wg.Go(func() {
 			var out bytes.Buffer
 			if code := run(t.Context(), n.command("install"), &out, &out); code != 0 {
-				t.Errorf("beside others: %s", &out)
+				t.Errorf("next to others: %s", &out)
 			}
 		})
 	}

@@ -121,9 +121,9 @@ func newNode(t *testing.T, corefile string) *node {
 	}))
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("kube-dns said:\n%s", n.kubeDNS.Output())
+			t.Logf("kube-dns's log:\n%s", n.kubeDNS.Output())
 			if n.agent != nil {
-				t.Logf("the agent said:\n%s", n.agent.Output())
+				t.Logf("the agent's log:\n%s", n.agent.Output())
 			}
 		}
 	})
@@ -151,8 +151,8 @@ func (n *node) configMap(corefile string) {
 	from := len(n.kubeDNS.Output())
 	n.kubeDNS.Signal(unix.SIGUSR1) // its plugin reload looks every 30 s
 	testutil.Eventually(n.t, func() error {
-		said := n.kubeDNS.Output()[from:]
-		return testutil.ErrorIf(!strings.Contains(said, "Reloading complete"), "kube-dns did not reload:\n%s", said)
+		output := n.kubeDNS.Output()[from:]
+		return testutil.ErrorIf(!strings.Contains(output, "Reloading complete"), "kube-dns did not reload:\n%s", output)
 	})
 }
 
@@ -185,8 +185,8 @@ func (n *node) start() {
 	})
 }
 
-// command runs one of the agent's commands with the same files and returns its exit code and what it said.
-func (n *node) command(args ...string) (code int, said string) {
+// command runs one of the agent's commands with the same files and returns its exit code and its output.
+func (n *node) command(args ...string) (code int, output string) {
 	n.t.Helper()
 	p := n.run(n.Host, append(append([]string{made.Path("neardns-agent")}, args...), "--config", n.path("node.yaml"))...)
 	return p.ExitCode(testutil.Patience()), p.Output()
@@ -196,8 +196,8 @@ func (n *node) command(args ...string) (code int, said string) {
 func (n *node) await(text string, args ...string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		code, said := n.command(args...)
-		return testutil.ErrorIf(!strings.Contains(said, text), "%v (exit code %d) does not say %q:\n%s", args, code, text, said)
+		code, output := n.command(args...)
+		return testutil.ErrorIf(!strings.Contains(output, text), "%v (exit code %d) does not print %q:\n%s", args, code, text, output)
 	})
 }
 

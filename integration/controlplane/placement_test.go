@@ -210,10 +210,10 @@ func TestLater(t *testing.T) {
 	// Amid a move: images that cannot be pulled, and kube-dns without endpoints.
 	c.apply(`{}`)
 	c.reasons("Accepted Applied Available")
-	c.apply(`{nodeSelector: {nobody: ""}}`)
+	c.apply(`{nodeSelector: {absent: ""}}`)
 	c.reasons("NoEligibleNodes Applied Available")
 	c.kubelets.Break("worker000")
-	const out = `{"metadata":{"labels":{"nobody":""}}}`
+	const out = `{"metadata":{"labels":{"absent":""}}}`
 	var pods corev1.PodList
 	testutil.Must(t, c.Client.List(t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"app.kubernetes.io/name": "neardns"}))
 	for i := range pods.Items { // its present pod is Ready: the next one will not be

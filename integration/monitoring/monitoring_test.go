@@ -144,7 +144,7 @@ func (s *stand) wantAlerts() {
 				}
 				a := r.Alerts[0]
 				return testutil.ErrorIf(a.Labels["node"] != nodeName || a.Labels["severity"] == "" || !strings.Contains(a.Annotations["summary"], nodeName) ||
-					!strings.Contains(a.Annotations["remedy"], "neardns-agent doctor"), "%s: %s says %v", c.fault, name, a)
+					!strings.Contains(a.Annotations["remedy"], "neardns-agent doctor"), "%s: %s has %v", c.fault, name, a)
 			})
 		}
 	}

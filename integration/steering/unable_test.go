@@ -81,7 +81,7 @@ func (n *node) wantUnable(h hardship) {
 	n.t.Helper()
 	n.wantReady(h.name, false, "cannot query")
 	n.awaitStatus(func(s *agentStatus) error {
-		return testutil.ErrorIf(!strings.Contains(s.CannotAsk, h.cause), "the agent says %q, want %q", s.CannotAsk, h.cause)
+		return testutil.ErrorIf(!strings.Contains(s.CannotAsk, h.cause), "the agent reports %q, want %q", s.CannotAsk, h.cause)
 	})
 }
 

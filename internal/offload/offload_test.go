@@ -28,11 +28,11 @@ type stand struct {
 	fakeKernel *fakeKernel
 	source     *Source
 	until      time.Duration // how long after it was stored the source serves an entry
-	says       bool
+	valid      bool
 }
 
 func newStand(t *testing.T, most int, k *fakeKernel) *stand {
-	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: k, until: time.Hour, says: true}
+	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: k, until: time.Hour, valid: true}
 	s.space, s.offloader = s.store.Space(1), New(s.store, most)
 	s.build()
 	return s
@@ -55,7 +55,7 @@ func onStand(most int, f func(s *stand)) func(t *testing.T) {
 // build makes a Corefile server that answers from now on.
 func (s *stand) build() {
 	s.source = s.offloader.Source(Source{Space: s.space, Gap: time.Minute, ValidUntil: func(e, _, _ *answers.Entry, _ answers.Instant) (answers.Instant, bool) {
-		return e.Stored() + answers.Instant(s.until), s.says
+		return e.Stored() + answers.Instant(s.until), s.valid
 	}})
 	s.offloader.Changed()
 }
@@ -224,7 +224,7 @@ func TestAgain(t *testing.T) {
 // TestNotOffloaded: an entry that the fast path would not serve, or no longer, is not offloaded.
 func TestNotOffloaded(t *testing.T) {
 	for name, before := range map[string]func(s *stand, e *answers.Entry){
-		"the source does not say it":                         func(s *stand, _ *answers.Entry) { s.says = false },
+		"the source finds it invalid":                        func(s *stand, _ *answers.Entry) { s.valid = false },
 		"it would be fetched anew now":                       func(s *stand, _ *answers.Entry) { s.until = 0 },
 		"the chain is another":                               func(s *stand, _ *answers.Entry) { old := s.source; s.build(); s.source = old },
 		"it was replaced":                                    func(s *stand, _ *answers.Entry) { s.keep("a.") },

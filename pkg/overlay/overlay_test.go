@@ -141,11 +141,11 @@ func TestPrecedence(t *testing.T) {
 			w := mustDecode(t, tc.rules).For("dns", tc.namespace, annotations)
 			all, r, ignored := w.Apply(node, nil, tc.namespace, own)
 			testutil.Equal(t, "settings", tc.want, r.Settings, cmpopts.EquateEmpty())
-			var told []string
+			var lines []string
 			for _, i := range ignored {
-				told = append(told, i.What+": "+i.Why)
+				lines = append(lines, i.What+": "+i.Why)
 			}
-			testutil.Equal(t, "ignored", tc.ignored, strings.Join(told, "\n"))
+			testutil.Equal(t, "ignored", tc.ignored, strings.Join(lines, "\n"))
 			if all == nil {
 				testutil.Equal(t, "nothing is laid, and yet", own, r.Settings)
 				return

@@ -172,6 +172,6 @@ func TestSilenceCostsOneLease(t *testing.T) {
 		}
 		w.answers(prober.Result{Instance: self})
 		pass(3 * time.Second) // the rest after a loss to silence
-		wantReady(t, n, "hears again")
+		wantReady(t, n, "answers again")
 	})
 }

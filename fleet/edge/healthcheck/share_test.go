@@ -134,7 +134,7 @@ func TestTooMany(t *testing.T) {
 		}
 		testutil.Equal(t, "states", map[string]int{"well": 0, "sick": 45, "unknown": 55, "refused": 1310}, c.Counts())
 
-		testutil.Equal(t, "probed beside another zone", map[string]int{"1": 45, "2": 10, "3": 45}, probed())
+		testutil.Equal(t, "probed next to another zone", map[string]int{"1": 45, "2": 10, "3": 45}, probed())
 
 		// Nine come that are before all others in order, and one goes that was probed.
 		greedy["one"] = append(many(0, 9), greedy["one"][1:]...)

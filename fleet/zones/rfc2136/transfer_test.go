@@ -256,15 +256,15 @@ func TestTransferPartlySigned(t *testing.T) {
 			script script
 			want   Kind
 		}{
-			"each signed":                   {5, send(5, func(int) bool { return true }, nil), ""},
-			"first and last signed":         {5, send(5, ends(5), nil), ""},
-			"every third signed":            {7, send(7, func(i int) bool { return i%3 == 0 }, nil), ""},
-			"99 unsigned":                   {101, send(101, ends(101), nil), ""},
-			"100 unsigned":                  {102, send(102, ends(102), nil), BadAnswer},
-			"first unsigned":                {3, send(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
-			"last unsigned":                 {3, send(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
-			"an unsigned one changed":       {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
-			"an unsigned one says an error": {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
+			"each signed":                  {5, send(5, func(int) bool { return true }, nil), ""},
+			"first and last signed":        {5, send(5, ends(5), nil), ""},
+			"every third signed":           {7, send(7, func(i int) bool { return i%3 == 0 }, nil), ""},
+			"99 unsigned":                  {101, send(101, ends(101), nil), ""},
+			"100 unsigned":                 {102, send(102, ends(102), nil), BadAnswer},
+			"first unsigned":               {3, send(3, func(i int) bool { return i == 2 }, nil), BadAnswer},
+			"last unsigned":                {3, send(3, func(i int) bool { return i == 0 }, nil), BadAnswer},
+			"an unsigned one changed":      {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Answer[0].Header().Ttl += uint32(i) }), BadAnswer},
+			"an unsigned one has an error": {4, send(4, ends(4), func(i int, m *dns.Msg) { m.Rcode = dns.RcodeServerFailure * (i % 2) }), ServerFailed},
 		} {
 			wantAXFR(t, name, tt.script, 0, tt.want, tt.n-1)
 		}

@@ -94,7 +94,7 @@ func TestAway(t *testing.T) {
 			Dial: (&tap{before: func(context.Context) error { dials.Add(1); return nil }}).dial})
 		a.put(t, simple("www", "192.0.2.1"))
 		s.Kill()
-		testutil.Eventually(t, func() error { return testutil.ErrorIf(a.Zone().Err == nil, "nobody noticed") })
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(a.Zone().Err == nil, "the zone has no error") })
 		if st, _ := a.Status("www." + origin); !st.Programmed {
 			t.Errorf("what was read back is doubted: %+v", st)
 		}

@@ -163,24 +163,24 @@ func TestTakeover(t *testing.T) {
 	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	old := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Second})
 	old.put(t, simple("www", "192.0.2.1"), simple("forgotten", "192.0.2.1"))
-	again := zone.Identity{Cluster: id(1).Cluster, Instance: "anew"}
-	anew := start(t, s, zonewriter.Options{Identity: again, Heartbeat: time.Second})
+	again := zone.Identity{Cluster: id(1).Cluster, Instance: "fresh"}
+	fresh := start(t, s, zonewriter.Options{Identity: again, Heartbeat: time.Second})
 	p := simple("www", "192.0.2.2")
-	anew.set(t, p)
-	anew.becomes(t, p.Host, zone.ClusterIDInUse)
+	fresh.set(t, p)
+	fresh.becomes(t, p.Host, zone.ClusterIDInUse)
 	beats := map[zone.Beat]bool{}
 	testutil.Eventually(t, func() error { // more than six heartbeats of one that lives
-		if st, _ := anew.Status(p.Host); st.Messages > 0 || st.Programmed {
+		if st, _ := fresh.Status(p.Host); st.Messages > 0 || st.Programmed {
 			t.Fatalf("the old one lives: %+v", st)
 		}
-		if state := anew.Zone().State; state != nil {
+		if state := fresh.Zone().State; state != nil {
 			beats[state.Beats[old.id]] = true
 		}
 		return testutil.ErrorIf(len(beats) < 9, "%d heartbeats were seen", len(beats))
 	})
 	old.stop()
-	anew.becomes(t, p.Host, "")
-	anew.leave(t, "forgotten."+origin)
+	fresh.becomes(t, p.Host, "")
+	fresh.leave(t, "forgotten."+origin)
 	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
 }
 

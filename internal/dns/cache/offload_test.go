@@ -18,7 +18,7 @@ import (
 // kernel is a kernel program for the test, with room for one entry.
 type kernel struct {
 	mu    sync.Mutex // guards the fields below
-	lent  *offload.Item
+	entry *offload.Item
 	hits  uint64
 	began time.Time
 }
@@ -28,7 +28,7 @@ func (k *kernel) Now() time.Duration { return time.Since(k.began) }
 func (k *kernel) set(l *offload.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lent, k.hits = l, 0
+	k.entry, k.hits = l, 0
 	return nil
 }
 
@@ -37,14 +37,14 @@ func (k *kernel) Invalidate() error        { return k.set(nil) }
 
 // has reports whether the kernel has this entry. mu is held.
 func (k *kernel) has(key *msg.Key) bool {
-	return k.lent != nil && bytes.Equal(k.lent.Key.Bytes(), key.Bytes())
+	return k.entry != nil && bytes.Equal(k.entry.Key.Bytes(), key.Bytes())
 }
 
 func (k *kernel) Remove(key *msg.Key) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.has(key) {
-		k.lent, k.hits = nil, 0
+		k.entry, k.hits = nil, 0
 	}
 	return nil
 }
@@ -52,8 +52,8 @@ func (k *kernel) Remove(key *msg.Key) error {
 func (k *kernel) Hits(each func(string, uint64)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lent != nil {
-		q := k.lent.Key.Bytes()
+	if k.entry != nil {
+		q := k.entry.Key.Bytes()
 		each(string(q[:len(q)-1]), k.hits)
 		k.hits = 0
 	}
@@ -73,7 +73,7 @@ func (k *kernel) HitsOf(key *msg.Key) (n uint64, err error) {
 func (k *kernel) answers(key *msg.Key) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.has(key) || k.lent.Until <= k.Now() {
+	if !k.has(key) || k.entry.Until <= k.Now() {
 		return false
 	}
 	k.hits++
@@ -87,7 +87,7 @@ func (offloadClient) MayOffload() bool { return true }
 // TestRefreshOfLent: hits that the kernel serves count for the refresh of an entry. No client waits, few queries reach the cache, and the
 // refreshes end when no client queries the name any more.
 func TestRefreshOfLent(t *testing.T) {
-	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {
+	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is entry": 90} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				waited, came := 0, 0

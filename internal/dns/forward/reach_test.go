@@ -45,7 +45,7 @@ func TestReach(t *testing.T) {
 			{"answers", []func(q *dns.Msg, stream bool) *dns.Msg{well}, false, ""},
 			{"answers, pressed", []func(q *dns.Msg, stream bool) *dns.Msg{well}, true, ""},
 			{"the second one does", []func(q *dns.Msg, stream bool) *dns.Msg{code(dns.RcodeRefused), well}, false, ""},
-			{"a silent one beside it", []func(q *dns.Msg, stream bool) *dns.Msg{silence, well}, true, ""},
+			{"a silent one next to it", []func(q *dns.Msg, stream bool) *dns.Msg{silence, well}, true, ""},
 			{"over TCP alone", []func(q *dns.Msg, stream bool) *dns.Msg{streamOnly}, true, ""},
 			{"a lost packet or two", []func(q *dns.Msg, stream bool) *dns.Msg{lossy()}, true, ""},
 			{"refuses", []func(q *dns.Msg, stream bool) *dns.Msg{code(dns.RcodeRefused)}, true, "REFUSED"},

@@ -20,7 +20,7 @@ import (
 // watcher is an observer that knows each client by its address's text.
 type watcher struct {
 	mu   sync.Mutex // guards the field below
-	told []queryinfo.Answer
+	seen []queryinfo.Answer
 }
 
 func (*watcher) Identify(client netip.Addr) any {
@@ -33,21 +33,21 @@ func (*watcher) Identify(client netip.Addr) any {
 func (w *watcher) Record(a queryinfo.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, a)
+	w.seen = append(w.seen, a)
 }
 
 // take returns what the watcher saw, once it saw n reports.
-func (w *watcher) take(t testing.TB, n int) (told []queryinfo.Answer) {
+func (w *watcher) take(t testing.TB, n int) (seen []queryinfo.Answer) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
+	waitFor(t, fmt.Sprintf("%d answers are observed", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if told = w.told; len(told) >= n {
-			w.told = nil
+		if seen = w.seen; len(seen) >= n {
+			w.seen = nil
 		}
-		return len(told) >= n
+		return len(seen) >= n
 	})
-	return told
+	return seen
 }
 
 // shelf is a fast path that answers queries for one name.
@@ -122,11 +122,11 @@ func TestObserverOfSilence(t *testing.T) {
 	}})
 	write(t, dialUDP(t, addressOf(cfg)), packed(t, question("silent.example.org.", dns.TypeA)))
 	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
-		t.Errorf("told %+v", got)
+		t.Errorf("observed %+v", got)
 	}
 	testutil.Must(t, s.Query(t.Context(), "cluster.local"))
 	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Identity != nil || got[0].Size == 0 {
-		t.Errorf("told %+v", got)
+		t.Errorf("observed %+v", got)
 	}
 }
 
@@ -148,16 +148,16 @@ func TestFirst(t *testing.T) {
 			rcodes = append(rcodes, m.Rcode)
 		}
 		testutil.Equal(t, network+": codes", []int{3, 0, 3, 3, 0}, rcodes)
-		told := w.take(t, len(names))
+		seen := w.take(t, len(names))
 		levels := map[queryinfo.Level]int{}
-		for _, a := range told {
+		for _, a := range seen {
 			levels[a.Level]++
 			if a.Identity != "who is at 127.0.0.1" || a.Size < msg.HeaderSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
-				t.Errorf("%s: told %+v", network, a)
+				t.Errorf("%s: observed %+v", network, a)
 			}
 		}
-		if len(told) != len(names) || levels[queryinfo.Stale] != 3 {
-			t.Errorf("%s: told %+v", network, told)
+		if len(seen) != len(names) || levels[queryinfo.Stale] != 3 {
+			t.Errorf("%s: observed %+v", network, seen)
 		}
 		first.mu.Lock()
 		if last := first.asked; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Identity != "who is at 127.0.0.1" {
@@ -180,9 +180,9 @@ func TestFirstSaysNothing(t *testing.T) {
 	if m, err := conn.ReadMsg(); err != nil || m.Question[0].Name != "known." {
 		t.Errorf("%v, %v", m, err)
 	}
-	told := w.take(t, 2)
-	if len(told) != 2 || told[0].Size*told[1].Size != 0 || told[0].Size+told[1].Size == 0 {
-		t.Errorf("told %+v", told)
+	seen := w.take(t, 2)
+	if len(seen) != 2 || seen[0].Size*seen[1].Size != 0 || seen[0].Size+seen[1].Size == 0 {
+		t.Errorf("observed %+v", seen)
 	}
 	if m := ask(t, "tcp", addressOf(cfg), question("mute.", dns.TypeA)); len(m.Answer) != 1 {
 		t.Errorf("over TCP: %v", m)

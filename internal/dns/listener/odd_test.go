@@ -58,8 +58,8 @@ func TestOddPackets(t *testing.T) {
 		}{
 			{"without a checksum", rawPacket{from: pod, port: port, body: good}, true},
 			{"with ECN and a class of service", rawPacket{from: pod, port: port, body: good, tos: 0xbb}, true},
-			{"longer than it says", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good)}, true},
-			{"shorter than it says", rawPacket{from: pod, port: port, body: good, length: 900}, false},
+			{"longer than its length", rawPacket{from: pod, port: port, body: append(slices.Clone(good), 1, 2, 3), length: 8 + len(good)}, true},
+			{"shorter than its length", rawPacket{from: pod, port: port, body: good, length: 900}, false},
 			{"from port 0", rawPacket{from: pod, body: good}, false},
 			{"from port 53", rawPacket{from: pod, port: 53, body: good}, false},
 			{"as from the server", rawPacket{from: server, port: 53, body: good}, false},

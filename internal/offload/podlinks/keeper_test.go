@@ -64,7 +64,7 @@ type world struct {
 	t       *testing.T
 	kernel  *kernel
 	keeper  *Keeper
-	said    bytes.Buffer
+	log     bytes.Buffer
 	counted map[string][2]uint64
 	looked  map[string]int // how often Veth was called for a pod
 	moved   map[string]int // links of pods that are not numbered by their names any more
@@ -72,7 +72,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string][2]uint64{}, looked: map[string]int{}, moved: map[string]int{}}
-	w.keeper = &Keeper{Refusals: func() slog.Level { return slog.LevelWarn }, Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
+	w.keeper = &Keeper{Refusals: func() slog.Level { return slog.LevelWarn }, Log: slog.New(slog.NewTextHandler(&w.log, nil)), Program: w.kernel,
 		Veth: func(f podfile.File) (i int, name string, err error) {
 			w.looked[f.PodName]++
 			if i = w.moved[f.PodName]; i != 0 {
@@ -119,7 +119,7 @@ func TestLook(t *testing.T) {
 	if w.looked["pod1"] != 1 || w.looked["host"] != 2 {
 		t.Errorf("looked for links %v", w.looked)
 	}
-	testutil.Equal(t, "times logged", 1, strings.Count(w.said.String(), "pod=shop/host"))
+	testutil.Equal(t, "times logged", 1, strings.Count(w.log.String(), "pod=shop/host"))
 	w.look()
 	if len(w.at()) != 0 || w.keeper.State().Pods != 0 {
 		t.Errorf("the program is at %v", w.at())
@@ -156,7 +156,7 @@ func TestForeign(t *testing.T) {
 	if s.Pods != 1 || len(s.Refused) != 2 || !strings.Contains(s.Refused[0].Why, "cil_from") || !strings.Contains(s.Refused[1].Why, "no such device") {
 		t.Errorf("state %+v", s)
 	}
-	testutil.Equal(t, "times said", 1, strings.Count(w.said.String(), "cil_from"))
+	testutil.Equal(t, "times logged", 1, strings.Count(w.log.String(), "cil_from"))
 	delete(w.kernel.others, 1)
 	delete(w.kernel.refuses, 2)
 	w.look("pod1", "pod2", "pod3")
@@ -225,7 +225,7 @@ func TestAttachedAnew(t *testing.T) {
 	w.look("pod7", "pod8")
 	testutil.Equal(t, "attached at", []int{7, 7, 8}, w.kernel.asked)
 	testutil.Equal(t, "pods counted", 0, len(w.counted))
-	testutil.Equal(t, "times logged", 1, strings.Count(w.said.String(), "pod=shop/pod7"))
+	testutil.Equal(t, "times logged", 1, strings.Count(w.log.String(), "pod=shop/pod7"))
 }
 
 // TestReplaced: if a pod has got another link, the program is attached to the new link at the second Reconcile after that, and the answers

@@ -73,11 +73,11 @@ func TestTraps(t *testing.T) {
 			t.Run(string(kind), func(t *testing.T) {
 				t.Parallel()
 				zoneserver.Require(t, kind)
-				heard, secondary := notified(t)
+				received, secondary := notified(t)
 				c := twoClusters
 				c.Notify = []netip.AddrPort{secondary}
 				s := zoneserver.Start(t, kind, c)
-				notifications.Store(s, heard)
+				notifications.Store(s, received)
 				column := make([]string, len(traps))
 				for i, trap := range traps {
 					t.Run(trap.name, func(t *testing.T) { column[i] = trap.try(t, s) })
@@ -377,7 +377,7 @@ var notifications sync.Map
 // notified listens as a secondary does.
 func notified(t *testing.T) (<-chan notification, netip.AddrPort) {
 	t.Helper()
-	heard := make(chan notification, 10000)
+	received := make(chan notification, 10000)
 	at := testutil.ServeBoth(t, func(w dns.ResponseWriter, m *dns.Msg) { // Knot notifies over TCP
 		if m.Opcode == dns.OpcodeNotify && len(m.Question) == 1 {
 			n := notification{zone: m.Question[0].Name}
@@ -386,13 +386,13 @@ func notified(t *testing.T) (<-chan notification, netip.AddrPort) {
 					n.serial = soa.Serial
 				}
 			}
-			heard <- n
+			received <- n
 			answer := new(dns.Msg).SetReply(m)
 			answer.Authoritative = true
 			_ = w.WriteMsg(answer)
 		}
 	})
-	return heard, netip.MustParseAddrPort(at)
+	return received, netip.MustParseAddrPort(at)
 }
 
 // serialOf is the zone's serial now.
@@ -408,13 +408,13 @@ func serialOf(t *testing.T, s *zoneserver.Server) uint32 {
 // trapNotify makes two changes, one right after the other, and waits for the notification of each. TestTimingNotify has how soon they come.
 func trapNotify(t *testing.T, s *zoneserver.Server) string {
 	found, _ := notifications.Load(s)
-	heard := found.(<-chan notification)
+	received := found.(<-chan notification)
 	var out []string
 	for i := range 2 {
 		send(t, s, s.Operator(), insert(fmt.Sprintf("%s 60 A 192.0.2.%d", host("notify"), i)))
 		changed := serialOf(t, s)
 		for {
-			n := testutil.Receive(t, heard)
+			n := testutil.Receive(t, received)
 			if n.zone != s.Zone() {
 				t.Errorf("notified of %s", n.zone)
 			}

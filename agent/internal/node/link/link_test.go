@@ -95,7 +95,7 @@ func TestEnsureRepairs(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		wreck func(*testutil.NetNS)
-		says  string
+		want  string
 	}{
 		{"link down", func(ns *testutil.NetNS) { ns.Down(name) }, "set up"},
 		{"link deleted", func(ns *testutil.NetNS) { ns.DelLink(name) }, "created"},
@@ -129,8 +129,8 @@ func TestEnsureRepairs(t *testing.T) {
 			c.wreck(ns)
 			done, err := Ensure(cfg)
 			testutil.Must(t, err)
-			if !strings.Contains(done, c.says) {
-				t.Errorf("changes %q do not say %q", done, c.says)
+			if !strings.Contains(done, c.want) {
+				t.Errorf("changes %q, want %q", done, c.want)
 			}
 			assertBoth(t, ns, cfg)
 		})
@@ -170,7 +170,7 @@ func TestEnsureRefuses(t *testing.T) {
 		name    string
 		before  func(*testutil.NetNS)
 		address string // the one refused; the others must be there
-		says    string
+		want    string
 	}{
 		{"IPv4 on another link", func(ns *testutil.NetNS) { other(ns, "169.254.20.10/32") }, "169.254.20.10", "is already on link other0"},
 		{"IPv6 on another link", func(ns *testutil.NetNS) { other(ns, "fd00:90de:d95::b/128") }, "fd00:90de:d95::b", "is already on link other0"},
@@ -196,8 +196,8 @@ func TestEnsureRefuses(t *testing.T) {
 			c.before(ns)
 			_, err := Ensure(cfg)
 			var conflict *ConflictError
-			if !errors.As(err, &conflict) || conflict.Address != netip.MustParseAddr(c.address) || !strings.Contains(err.Error(), c.says) {
-				t.Fatalf("error %v, want a conflict of %s that says %q", err, c.address, c.says)
+			if !errors.As(err, &conflict) || conflict.Address != netip.MustParseAddr(c.address) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("error %v, want a conflict of %s with %q", err, c.address, c.want)
 			}
 			got := strings.Join(shownAddresses(ns), "\n")
 			for _, a := range both {
@@ -230,7 +230,7 @@ func TestForeignLinkOfOurName(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(*testutil.NetNS)
-		says string
+		want string
 	}{
 		{"veth", func(ns *testutil.NetNS) { testutil.VethPair(t, ns, name, ns, "peer") }, "is a veth, so it is another program's"},
 		{"bridge with a port", func(ns *testutil.NetNS) {
@@ -244,8 +244,8 @@ func TestForeignLinkOfOurName(t *testing.T) {
 			show := []string{"sh", "-c", "ip link show dev " + name + "; ip -4 addr show dev " + name}
 			before := ns.Run(show...)
 			_, err := Ensure(cfg)
-			testutil.WantError(t, err, c.says, "Ensure")
-			testutil.WantError(t, Remove(cfg), c.says, "Remove")
+			testutil.WantError(t, err, c.want, "Ensure")
+			testutil.WantError(t, Remove(cfg), c.want, "Remove")
 			testutil.Equal(t, "the foreign link", before, ns.Run(show...))
 		})
 	}

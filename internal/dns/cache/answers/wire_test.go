@@ -114,11 +114,11 @@ func TestReplyRotates(t *testing.T) {
 		_, want := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60}))
 		sorted := slices.Sorted(slices.Values(want))
 		seen := map[string]bool{}
-		asks := tc.turns + 1
+		queries := tc.turns + 1
 		if tc.turns > 100 {
-			asks = 4
+			queries = 4
 		}
-		for turn := range asks {
+		for turn := range queries {
 			first, got := shape(e.AppendReply(nil, &Reply{Question: asked, TTL: 60, Rotate: true}))
 			if seen[first] != (turn > 0 && (turn == tc.turns)) {
 				t.Errorf("%s: %q in front in turn %d", name, first, turn)
@@ -134,7 +134,7 @@ func TestReplyRotates(t *testing.T) {
 				t.Errorf("%s: %q, want %q", name, got, sorted)
 			}
 		}
-		testutil.Equal(t, name+": addresses in front", min(tc.turns, asks), len(seen))
+		testutil.Equal(t, name+": addresses in front", min(tc.turns, queries), len(seen))
 	}
 }
 
