@@ -76,7 +76,7 @@ func TestBug06RebootBeforeWeRun(t *testing.T) {
 	if code := stop(); code != 0 { // as the kubelet ends pods at a shutdown
 		t.Errorf("exit code %d", code)
 	}
-	testutil.Equal(t, "the shutdown took the entry out: the pods of the next start are not steered", before, n.read("10-a.conflist"))
+	testutil.Equal(t, "list after the shutdown", before, n.read("10-a.conflist"))
 	testutil.Equal(t, "what the shutdown left in the plugins' folder", []string{"neardns"}, n.files(n.bin))
 
 	// After the start, nothing is to do if no program wrote the list. If the main network wrote it, install and watch together add one entry.

@@ -65,7 +65,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	// The uninstallation restores the .conf byte for byte.
 	n.uninstall(0).has("replaced " + n.conf + "/10-bridge.conflist by the single plugin's file from which it was made: " +
 		n.conf + "/10-bridge.conf")
-	testutil.Equal(t, "not as before", strings.Replace(mainConf, "1.50e3", "9000", 1), n.read("10-bridge.conf"))
+	testutil.Equal(t, ".conf after uninstall", strings.Replace(mainConf, "1.50e3", "9000", 1), n.read("10-bridge.conf"))
 	testutil.Equal(t, "files", []string{"10-bridge.conf", "20-z.conflist"}, n.files(n.conf))
 	// If the .conf exists already (an earlier run was killed, or its owner restored it), uninstall keeps it and removes the list.
 	n.install(0)

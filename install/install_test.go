@@ -147,14 +147,14 @@ func TestInstallAndUninstall(t *testing.T) {
 
 	n.install(0).has("wrote "+n.bin+"/neardns", "network cbr0, plugin 2 of 2")
 	n.wantTypes("10-flannel.conflist", "flannel", "neardns")
-	testutil.Equal(t, "a network that is not in use was written", mainList, n.read("20-other.conflist"))
+	testutil.Equal(t, "list of the network that is not in use", mainList, n.read("20-other.conflist"))
 	info, err := os.Stat(filepath.Join(n.bin, "neardns"))
 	if err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("plugin: %v, %v", info.Mode(), err)
 	}
 
 	n.uninstall(0).has("removed neardns from "+n.conf+"/10-flannel.conflist", "kept "+n.bin+"/neardns")
-	testutil.Equal(t, "not as before", mainList, n.read("10-flannel.conflist"))
+	testutil.Equal(t, "list after uninstall", mainList, n.read("10-flannel.conflist"))
 	n.uninstall(0, "--remove-binary").has("removed " + n.bin + "/neardns")
 	n.uninstall(0, "--remove-binary").has("no " + n.bin + "/neardns")
 	testutil.Equal(t, "left behind", []string{"10-flannel.conflist", "20-other.conflist"}, n.files(n.conf, n.bin))

@@ -193,7 +193,7 @@ func TestChart(t *testing.T) {
 				want = append(want, render(t, k))
 			}
 			manifests := objects(t, strings.Join(want, "---\n"))
-			equal(t, "kustomize (-) and the chart (+) differ", manifests, withoutRecommended(objects(t, text), manifests))
+			equal(t, "kustomize and the chart", manifests, withoutRecommended(objects(t, text), manifests))
 		})
 	}
 }

@@ -49,7 +49,7 @@ func TestPrometheusRule(t *testing.T) {
 		spec, err := yaml.Marshal(rule.Spec)
 		must(t, err)
 		must(t, yaml.Unmarshal(spec, &operators))
-		equal(t, of.file+": the operator reads other rules (-ours +its)", plain, operators)
+		equal(t, of.file+": the operator's rules", plain, operators)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestPodMonitor(t *testing.T) {
 	if len(want) != len(got)+2 {
 		t.Fatalf("the sample has %d relabelings, the monitor %d", len(want), len(got))
 	}
-	equal(t, "relabelings (-sample +monitor)", want[:len(got)], got)
+	equal(t, "relabelings", want[:len(got)], got)
 	// The port is where the agent listens.
 	address := show(t, the[*corev1.ConfigMap](t, base).Data["nodeconfig.yaml"]).Listen.Metrics
 	if _, port, _ := strings.Cut(address, ":"); !strings.HasSuffix(got[1].Replacement, ":"+port) || !strings.HasSuffix(got[2].Replacement, ":"+port) {

@@ -45,7 +45,7 @@ func TestPlacementOfPods(t *testing.T) {
 	equal(t, "left", want, wants)
 	for name, pod := range map[string]corev1.PodSpec{"base": base, "left": left} {
 		got := corev1.PodSpec{NodeSelector: pod.NodeSelector, Affinity: pod.Affinity, Tolerations: pod.Tolerations, HostNetwork: pod.HostNetwork}
-		equal(t, name+" (-what the controller thinks +the manifest)", placement.BasePod(), got)
+		equal(t, name+": the pod that the controller thinks of", placement.BasePod(), got)
 	}
 }
 

@@ -22,7 +22,7 @@ func TestZones(t *testing.T) {
 	if *deployment.Spec.Replicas != 2 || deployment.Namespace != namespace.Name || account.Namespace != namespace.Name || pod.ServiceAccountName != account.Name {
 		t.Errorf("%d replicas, account %s/%s", *deployment.Spec.Replicas, deployment.Namespace, pod.ServiceAccountName)
 	}
-	equal(t, "the pods that the namespace takes", "restricted", namespace.Labels["pod-security.kubernetes.io/enforce"])
+	equal(t, "pod-security.kubernetes.io/enforce", "restricted", namespace.Labels["pod-security.kubernetes.io/enforce"])
 	c := pod.Containers[0]
 	wantConfined(t, c)
 	wantNobody(t, c)
@@ -78,5 +78,5 @@ func TestPrimary(t *testing.T) {
 		t.Errorf("%+v", pod)
 	}
 	labels := the[*corev1.Namespace](t, objects).Labels
-	equal(t, "the pods that the namespace takes", "restricted", labels["pod-security.kubernetes.io/enforce"])
+	equal(t, "pod-security.kubernetes.io/enforce", "restricted", labels["pod-security.kubernetes.io/enforce"])
 }

@@ -263,7 +263,7 @@ func (p *pod) wantKubeDNS(name string) {
 	p.node.t.Helper()
 	serials, err := p.serials(name)
 	testutil.Must(p.node.t, err)
-	testutil.Equal(p.node.t, fmt.Sprintf("pod %s asked for %s: different answers of %v", p.name, name, serials), 8, len(serials))
+	testutil.Equal(p.node.t, fmt.Sprintf("pod %s queried %s: different answers among %v", p.name, name, serials), 8, len(serials))
 }
 
 // serials are the different ones among the answers to eight queries.

@@ -172,7 +172,7 @@ func (n *node) wantKubeDNS(p *pod, name string) {
 	n.t.Helper()
 	serials, err := n.serials(p, name)
 	testutil.Must(n.t, err)
-	testutil.Equal(n.t, fmt.Sprintf("pod %s asked for %s: different answers of %q", p.name, name, serials), 4, len(serials))
+	testutil.Equal(n.t, fmt.Sprintf("pod %s queried %s: different answers among %q", p.name, name, serials), 4, len(serials))
 }
 
 // serials are the different ones among the answers to four queries.

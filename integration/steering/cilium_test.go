@@ -48,7 +48,7 @@ func ciliums() []datapath {
 func (p *pod) wantCilium(peer netip.Addr) {
 	n := p.node
 	n.t.Helper()
-	testutil.Must(n.t, n.programAt(p.hostLink(n)))
+	testutil.Must(n.t, n.wantProgram(p.hostLink(n)))
 	c := dialUDP(n.t, p.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53))
 	defer c.Close()
 	if sockets := p.Run("ss", "-Hnu"); !strings.Contains(sockets, " "+netip.AddrPortFrom(peer, 53).String()) {
@@ -70,8 +70,8 @@ func TestCiliumFaults(t *testing.T) {
 	}
 }
 
-// programAt returns an error where no program is at a link of the host's.
-func (n *node) programAt(name string) error {
+// wantProgram returns an error where no program is at a link of the host's.
+func (n *node) wantProgram(name string) error {
 	count, err := n.programsAt(name)
 	return errors.Join(err, testutil.ErrorIf(count == 0, "no program is at %s", name))
 }
@@ -135,7 +135,7 @@ func (n *node) startCilium(hostOnly string) *node {
 			return err
 		}
 		// Pods are made when its own programs are compiled and loaded: the plugin waits for a pod's a minute and a half.
-		return errors.Join(reply.Body.Close(), n.programAt("cilium_host"))
+		return errors.Join(reply.Body.Close(), n.wantProgram("cilium_host"))
 	})
 	n.t.Setenv("CILIUM_SOCK", socket) // for the plugin
 	n.attaches, n.pluginDirs = object{"type": "cilium-cni", "log-file": n.path("cilium-cni.log")}, []string{dir}

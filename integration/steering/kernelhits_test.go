@@ -164,7 +164,7 @@ func TestKernelHits(t *testing.T) {
 					q, k := n.countsInKernel(p)
 					q, k = q-queries, k-inKernel
 					wrong := q != asked || k != n.kernelAnswers()-answers
-					return testutil.ErrorIf(wrong, "%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q, k, asked)
+					return testutil.ErrorIf(wrong, "%s: %d queries are counted, %d of them in the kernel; %d were sent", at, q, k, asked)
 				})
 			}
 			before := n.kernelAnswers()

@@ -225,19 +225,16 @@ func (p *pod) addr(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// rules is what stands in the pod's netns.
+// rules lists the rules in the pod's netns that nft shows: not those of iptables-legacy, which ruleText has.
 func (p *pod) rules() string { return p.Run("nft", "-s", "list", "ruleset") }
 
 // ours reports whether a pod has rules of ours; iptables leaves its own empty chains.
-func (p *pod) ours() bool {
-	rules := p.rules()
-	return strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS")
-}
+func (p *pod) ours() bool { return oursIn.MatchString(p.rules()) }
 
-// wantNoRules fails the test if a pod has rules, but for what iptables leaves.
+// wantNoRules fails the test if a pod has rules that nft shows, but for what iptables-nft leaves.
 func (p *pod) wantNoRules(when string) {
 	p.node.t.Helper()
-	if rules := p.rules(); p.ours() || p.node.setup.backend == "" && rules != "" {
+	if rules := p.rules(); oursIn.MatchString(rules) || p.node.setup.backend == "" && rules != "" {
 		p.node.t.Errorf("%s: rules in %s:\n%s", when, p.name, rules)
 	}
 }

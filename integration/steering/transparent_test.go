@@ -84,7 +84,7 @@ func hitsBeside(t *testing.T, d datapath) {
 				answer, err = testutil.Ask(p.NetNS, at.server(), name, dns.TypeA, "udp", testutil.AskOptions{})
 			}
 			if err != nil || len(answer.Msg.Answer) != 1 {
-				t.Fatalf("question %d: %v, %v", i, answer, err)
+				t.Fatalf("query %d: %v, %v", i, answer, err)
 			}
 		}
 		if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {

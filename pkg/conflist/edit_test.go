@@ -288,7 +288,7 @@ func FuzzEdit(f *testing.F) {
 		}
 		plugins := is["plugins"].([]any)
 		is["plugins"] = plugins[:len(plugins)-1]
-		testutil.Equal(t, "more than our entry changed", was, is)
+		testutil.Equal(t, "list without our entry", was, is)
 	})
 }
 

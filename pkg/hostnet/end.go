@@ -83,11 +83,11 @@ func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// NoSource returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
-// lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
+// NonSourceAddr returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to
+// pods lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
 // scope link for a route through another link, and picks a deprecated IPv6 address (preferred lifetime 0) only if there is no other
 // (RFC 6724, rule 3).
-func NoSource(a netip.Addr) *netlink.Addr {
+func NonSourceAddr(a netip.Addr) *netlink.Addr {
 	if a.Is4() {
 		return &netlink.Addr{IPNet: HostNet(a), Scope: unix.RT_SCOPE_LINK}
 	}

@@ -23,14 +23,6 @@ var clusterDNS4, clusterDNS6 = addr("10.96.0.10"), addr("fd00:10:96::a")
 
 var addr, must = netip.MustParseAddr, testutil.Must
 
-// openFiles is the number of this process's descriptors.
-func openFiles(t *testing.T) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	return len(files)
-}
-
 // Way finds out from links, routes and neighbours whether the pod's packets enter this host, and leaves no descriptor open.
 func TestWay(t *testing.T) {
 	testutil.RequireRoot(t)
@@ -200,11 +192,11 @@ func TestWay(t *testing.T) {
 				t.Logf("%s: %q, %v", r, entry, err)
 			}
 			const calls = 50 // more than what the rest of the process opens meanwhile
-			before := openFiles(t)
+			before := testutil.OpenFiles(t)
 			for range calls {
 				_, _ = hostnet.Way(w.pod.FD(), w.host.FD(), clusterDNS4)
 			}
-			if after := openFiles(t); after >= before+calls {
+			if after := testutil.OpenFiles(t); after >= before+calls {
 				t.Errorf("%d descriptors before, %d after %d calls", before, after, calls)
 			}
 		})

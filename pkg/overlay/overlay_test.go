@@ -147,7 +147,7 @@ func TestPrecedence(t *testing.T) {
 			}
 			testutil.Equal(t, "ignored", tc.ignored, strings.Join(lines, "\n"))
 			if all == nil {
-				testutil.Equal(t, "nothing is laid, and yet", own, r.Settings)
+				testutil.Equal(t, "settings without an overlay", own, r.Settings)
 				return
 			}
 			// The overlay that Apply returned gives the same settings without the node.

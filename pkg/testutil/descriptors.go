@@ -53,3 +53,11 @@ func NoDescriptors(t TB) (lift func()) {
 	t.Cleanup(lift)
 	return lift
 }
+
+// OpenFiles returns how many descriptors this process has open.
+func OpenFiles(t TB) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	Must(t, err)
+	return len(files)
+}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"net"
 	"net/netip"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -199,4 +200,26 @@ func DefaultRoute(via netip.Addr) netip.Prefix {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// ComputeChecksums makes a link compute every checksum before it sends, as a wire between two machines has it (ETHTOOL_STXCSUM of
+// linux/ethtool.h). Otherwise the kernel never computes the checksum of a packet between two namespaces, so a test would not see a
+// wrong one.
+func (n *NetNS) ComputeChecksums(link string) {
+	n.t.Helper()
+	n.Do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		Must(n.t, err)
+		defer unix.Close(fd)
+		value := struct{ command, data uint32 }{0x17, 0}
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte // the rest of the kernel's union
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:unix.IFNAMSIZ-1], link)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			n.t.Fatalf("turn off checksum offload of %s: %v", link, errno)
+		}
+	})
 }

@@ -235,6 +235,12 @@ func ReadFile(t TB, path string) string {
 	return string(text)
 }
 
+// WantFile fails the test unless the file at path has this text.
+func WantFile(t testing.TB, path, want string) {
+	t.Helper()
+	Equal(t, path, want, ReadFile(t, path))
+}
+
 // sysctlPath returns the file of a sysctl key, for example of "net.ipv4.conf.eth0/1.forwarding". As in sysctl(8), a slash stands for a dot
 // in a name.
 func sysctlPath(key string) string {

@@ -98,7 +98,7 @@ func TestDelNamesTheHost(t *testing.T) {
 	r.must(addRequest("c1", pod, nil))
 	before := ruleset(node.Host)
 	r.must(request{Verb: "DEL", ID: "other", NetNS: node.Host.Path()})
-	testutil.Equal(t, "the host's rules changed", before, ruleset(node.Host))
+	testutil.Equal(t, "the host's rules", before, ruleset(node.Host))
 	q := addRequest("c2", pod, nil)
 	q.NetNS = node.Host.Path()
 	r.fails(q, 8)

@@ -59,7 +59,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	conf := object{"resolvConfPaths": []string{pattern}, "localAddresses": []string{"169.254.20.10"}, "dns": object{"nameservers": []string{"local"}},
 		"runtimeConfig": object{"dns": object{"servers": []string{"10.96.0.10"}}}}
 	r.must(addRequest("c1", pod, conf))
-	wantText(t, path, strings.Replace(kubeletText, "10.96.0.10", "169.254.20.10", 1))
+	testutil.WantFile(t, path, strings.Replace(kubeletText, "10.96.0.10", "169.254.20.10", 1))
 	f := r.file("c1")
 	if f.DNS.State != podfile.Overlaid || f.DNS.Overlay.Instead["10.96.0.10"] != "169.254.20.10" || len(f.Ignored) > 0 {
 		t.Errorf("%+v, ignored %v", f.DNS, f.Ignored)
@@ -77,7 +77,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	pattern, path = sandboxFile(t, "c2", kubeletText)
 	conf["resolvConfPaths"], conf["steer"] = []string{pattern}, "proven"
 	r.must(addRequest("c2", pod, conf))
-	wantText(t, path, kubeletText)
+	testutil.WantFile(t, path, kubeletText)
 	f = r.file("c2")
 	want := []podfile.Ignored{{What: "nameserver local in place of 10.96.0.10", Why: "the fallback to 10.96.0.10 is not yet verified on this node"}}
 	testutil.Equal(t, "ignored", want, f.Ignored)

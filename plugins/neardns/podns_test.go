@@ -112,11 +112,6 @@ func sandboxFile(t *testing.T, id, text string) (pattern, path string) {
 	return filepath.Join(dir, "{id}", "resolv.conf"), path
 }
 
-func wantText(t *testing.T, path, want string) {
-	t.Helper()
-	testutil.Equal(t, path, want, testutil.ReadFile(t, path))
-}
-
 func TestOverlayInTheSandboxsFile(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	pattern, path := sandboxFile(t, "c1", "# by the runtime\n"+kubeletText)
@@ -133,7 +128,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 		"edns0\n"
 	first := r.must(add)
 	for range 2 { // a second ADD changes nothing
-		wantText(t, path, want)
+		testutil.WantFile(t, path, want)
 		f := r.file("c1")
 		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.KernelHits == nil || !*f.KernelHits {
 			t.Errorf("pod file %+v", f.DNS)

@@ -91,7 +91,8 @@ var asValues = cmp.Options{
 }
 
 func TestLoadEveryKey(t *testing.T) {
-	n := load(t, read(t, "testdata/every-key.yaml"), world{env: map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}})
+	env := map[string]string{"UPSTREAM": "10.96.0.11", "NODE_IP": "2001:db8::7"}
+	n := load(t, testutil.ReadFile(t, "testdata/every-key.yaml"), world{env: env})
 	want := Node{
 		PodDNS: overlay.Rules{
 			Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"edns0", "ndots:2"}}}, Annotations: overlay.Ignore},

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
 // The page's table is drawn from the table of fields and the comments of the full sample, so that no key is documented twice.
 func TestPage(t *testing.T) {
-	golden.Part(t, "../../../docs/reference/configuration.md", "fields", fieldsTable(documented(read(t, "../../../conf/nodeconfig-full.yaml"))))
+	sample := testutil.ReadFile(t, "../../../conf/nodeconfig-full.yaml")
+	golden.Part(t, "../../../docs/reference/configuration.md", "fields", fieldsTable(documented(sample)))
 }
 
 // fieldsTable has a row for each field, and one before a group that has a comment of its own.

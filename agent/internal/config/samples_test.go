@@ -21,13 +21,13 @@ func TestSamples(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			load(t, read(t, file), w)
+			load(t, testutil.ReadFile(t, file), w)
 		})
 	}
 
 	// The full sample is where keys are documented: it must have all, with their defaults unless a line has another, and
 	// be right about what reloads.
-	text := read(t, "../../../conf/nodeconfig-full.yaml")
+	text := testutil.ReadFile(t, "../../../conf/nodeconfig-full.yaml")
 	full := load(t, text, w)
 	plain := load(t, head, w)
 	other := map[string]bool{"interceptNode": true, "upstreams.cluster": true, "stubDomains": true, "snippets": true, "corefile": true, "podDNS": true}
@@ -52,11 +52,6 @@ func TestSamples(t *testing.T) {
 			}
 		}
 	}
-}
-
-func read(t *testing.T, file string) string {
-	t.Helper()
-	return testutil.ReadFile(t, file)
 }
 
 // documented gives the comment of each key of the sample, from above and next to it.

@@ -130,7 +130,7 @@ func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 	if how == "writer" {
 		testutil.Check(t, err)
 		wantRemoved(t, root, true, "")
-		wantText(t, path, base)
+		testutil.WantFile(t, path, base)
 		if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
@@ -199,7 +199,7 @@ func TestForeignWriter(t *testing.T) {
 				}
 			}
 			wantApplied(t, f, "", lines("10.96.0.5"))
-			wantText(t, path, with(base+"192.0.2.1\tprinter-"+strconv.Itoa(rounds-1)+"\n", lines("10.96.0.5")))
+			testutil.WantFile(t, path, with(base+"192.0.2.1\tprinter-"+strconv.Itoa(rounds-1)+"\n", lines("10.96.0.5")))
 			t.Logf("%d of %d writes gave way for good", moved, rounds)
 		})
 	}
@@ -223,7 +223,7 @@ func TestTwoWriters(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	wantText(t, path, with(base, lines(states()[1]...)))
+	testutil.WantFile(t, path, with(base, lines(states()[1]...)))
 	if n := writes.Load(); n < 2 || n > 4 { // each may do its half before the other begins
 		t.Errorf("%d writes for two changes", n)
 	}

@@ -66,11 +66,6 @@ func newRoot(t *testing.T, text string) (root, path string) {
 	return root, path
 }
 
-func wantText(t *testing.T, path, want string) {
-	t.Helper()
-	testutil.Equal(t, path, want, testutil.ReadFile(t, path))
-}
-
 // wantApplied writes lines to the file, or wants an error that holds a text.
 func wantApplied(t *testing.T, f *file, text string, entries []hostsfile.Entry) {
 	t.Helper()
@@ -107,7 +102,7 @@ func TestFile(t *testing.T) {
 		f := &file{root: root}
 		for _, entries := range [][]hostsfile.Entry{lines("10.96.0.5"), lines("10.96.0.6", "fd00::6"), lines("10.96.0.6", "fd00::6")} {
 			wantApplied(t, f, "", entries)
-			wantText(t, path, with(text, entries))
+			testutil.WantFile(t, path, with(text, entries))
 		}
 		there, err := os.Stat(path)
 		testutil.Must(t, err)
@@ -119,7 +114,7 @@ func TestFile(t *testing.T) {
 		}
 		wantRemoved(t, root, true, "")
 		wantRemoved(t, root, false, "")
-		wantText(t, path, text)
+		testutil.WantFile(t, path, text)
 		now, err := os.Stat(path)
 		if err != nil || now.Mode() != before.Mode() || owner(now) != owner(before) {
 			t.Errorf("%v: mode %v, owner %v", err, now.Mode(), owner(now))
@@ -151,9 +146,9 @@ func TestFileBehindLinks(t *testing.T) {
 			t.Errorf("to %s: %v", target, err)
 		}
 		if inside {
-			wantText(t, real, with(base, lines("10.96.0.5")))
+			testutil.WantFile(t, real, with(base, lines("10.96.0.5")))
 		} else {
-			wantText(t, real, base)
+			testutil.WantFile(t, real, base)
 		}
 		if st, err := os.Lstat(path); err != nil || st.Mode()&os.ModeSymlink == 0 {
 			t.Errorf("to %s: the link is gone", target)
@@ -169,12 +164,12 @@ func TestFileWithTwoNames(t *testing.T) {
 	other := filepath.Join(root, "other")
 	testutil.Must(t, os.Link(path, other))
 	wantApplied(t, f, "hard link", lines("10.96.0.6"))
-	wantText(t, path, with(base, lines("10.96.0.5")))
-	wantText(t, other, with(base, lines("10.96.0.5")))
+	testutil.WantFile(t, path, with(base, lines("10.96.0.5")))
+	testutil.WantFile(t, other, with(base, lines("10.96.0.5")))
 	wantRemoved(t, root, false, "by hand")
 	testutil.Must(t, os.Remove(other))
 	wantRemoved(t, root, true, "")
-	wantText(t, path, base)
+	testutil.WantFile(t, path, base)
 }
 
 // A program that has the file open, and appends long after it opened it, loses nothing: the lines are written when it has closed the file.
@@ -187,11 +182,11 @@ func TestSlowAppender(t *testing.T) {
 	if _, _, err := f.apply(t.Context(), lines("10.96.0.5")); !errors.Is(err, atomicfile.ErrOpen) {
 		t.Fatalf("written: %v", err)
 	}
-	wantText(t, path, base)
+	testutil.WantFile(t, path, base)
 	_, err = tee.WriteString("192.0.2.1\tprinter\n")
 	testutil.Must(t, errors.Join(err, tee.Close()))
 	wantApplied(t, f, "", lines("10.96.0.6"))
-	wantText(t, path, with(base+"192.0.2.1\tprinter\n", lines("10.96.0.6")))
+	testutil.WantFile(t, path, with(base+"192.0.2.1\tprinter\n", lines("10.96.0.6")))
 	if left, _ := filepath.Glob(filepath.Join(root, "etc", ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
@@ -236,7 +231,7 @@ func TestFileWhereNothingCanBeWritten(t *testing.T) {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 			out, err := cmd.Output()
 			testutil.Check(t, err, string(out))
-			wantText(t, path, base)
+			testutil.WantFile(t, path, base)
 		})
 	}
 }
@@ -336,5 +331,5 @@ func TestFileKeepsForeignLabels(t *testing.T) {
 	if n, err := unix.Lgetxattr(path, "security.neardns", kept[:]); err != nil || string(kept[:n]) != "x" {
 		t.Errorf("the attribute is %q: %v", kept, err)
 	}
-	wantText(t, path, text)
+	testutil.WantFile(t, path, text)
 }

@@ -8,15 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/hostsfile"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-var sameAddr = cmpopts.EquateComparable(netip.Addr{})
 
 func addrs(texts ...string) (out []netip.Addr) {
 	for _, s := range texts {
@@ -89,7 +86,7 @@ func TestReadAnswer(t *testing.T) {
 				c.change(answer)
 			}
 			got, err := readAnswer(q, answer)
-			testutil.Equal(t, "entries", c.want, got, sameAddr)
+			testutil.Equal(t, "entries", c.want, got)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("error %v, want %q", err, c.err)
 			}
@@ -156,7 +153,7 @@ func TestMemory(t *testing.T) {
 			for _, e := range m.entries(conf) {
 				got = append(got, e.Addr)
 			}
-			testutil.Equal(t, "entries", c.want, got, sameAddr)
+			testutil.Equal(t, "entries", c.want, got)
 		})
 	}
 }
@@ -190,7 +187,7 @@ func TestRecall(t *testing.T) {
 		line("127.0.0.1", "proxy.shop.svc"), line("10.0.0.1", "gone.shop.svc")})
 	want := []hostsfile.Entry{line("10.96.0.5", Names("shop/registry", "cluster.local")...), line("10.96.0.7", Names("shop/registry", "cluster.local")...),
 		line("fd00::5", Names("shop/registry", "cluster.local")...)}
-	testutil.Equal(t, "entries", want, m.entries(two), sameAddr)
+	testutil.Equal(t, "entries", want, m.entries(two))
 }
 
 func TestStanding(t *testing.T) {

@@ -114,8 +114,8 @@ func TestAssemble(t *testing.T) {
 			}
 			steps = append(steps, s)
 		}
-		testutil.Equal(t, name, tt.steps, steps)
-		testutil.Equal(t, name, text(rrs(t, tt.full...)), text(tr.Full))
+		testutil.Equal(t, name+": steps", tt.steps, steps)
+		testutil.Equal(t, name+": full", text(rrs(t, tt.full...)), text(tr.Full))
 	}
 }
 

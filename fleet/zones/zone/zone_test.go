@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -223,7 +224,7 @@ func TestValidate(t *testing.T) {
 	} {
 		p := good
 		spoil(&p)
-		testutil.WantError(t, p.Validate(origin), want)
+		testutil.WantError(t, p.Validate(origin), want, fmt.Sprintf("%+v", p))
 	}
 	testutil.Check(t, good.Validate(origin))
 }

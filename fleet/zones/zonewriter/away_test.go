@@ -134,9 +134,9 @@ func TestCutOff(t *testing.T) {
 	cleanAll(t, all)
 	for range 2 {
 		cut.Store(true)
-		owners(t, s, 3)
+		awaitOwners(t, s, 3)
 		cut.Store(false)
-		owners(t, s, 4)
+		awaitOwners(t, s, 4)
 		exact(t, read(t, s), want)
 	}
 }

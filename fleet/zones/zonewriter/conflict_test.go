@@ -134,10 +134,9 @@ func TestTwoStrategies(t *testing.T) {
 
 // A cloned cluster stops at its first write, whether it has an instance of its own or was copied with it.
 func TestClone(t *testing.T) {
-	zoneserver.Require(t, zoneserver.Knot)
 	for _, instance := range []string{"i1", "copy"} {
 		t.Run(instance, func(t *testing.T) {
-			s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
+			s := serve(t, zoneserver.Knot, zoneserver.Config{})
 			a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
 			a.put(t, simple("www", "192.0.2.1"))
 			clone := start(t, s, zonewriter.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Minute})
@@ -203,7 +202,7 @@ func TestRemoval(t *testing.T) {
 	cleanAll(t, all)
 	all[3].stop()
 	want[all[3].id] = want[all[3].id][1:] // the only address of its host stays
-	owners(t, s, 3)
+	awaitOwners(t, s, 3)
 	exact(t, read(t, s), want)
 	for i := range taps[:3] {
 		taps[i].wantGuards(t, read(t, s), all[i].id, all[3].id)

@@ -167,8 +167,8 @@ func cleanAll(t *testing.T, all []*cluster) {
 	}
 }
 
-// owners waits until so many clusters own the host www.
-func owners(t *testing.T, s *zoneserver.Server, n int) {
+// awaitOwners waits until so many clusters own the host www.
+func awaitOwners(t *testing.T, s *zoneserver.Server, n int) {
 	t.Helper()
 	testutil.Eventually(t, func() error {
 		h := read(t, s).Hosts["www."+origin]

@@ -49,7 +49,7 @@ func TestServerFails(t *testing.T) {
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
 	app := simple("app", "192.0.2.9")
 	c.put(t, app)
-	way.set(every)
+	way.failAt(every)
 	all := []zone.Publication{app, simple("www", "192.0.2.4", "192.0.2.5")}
 	for n := range 30 {
 		all = append(all, simple(fmt.Sprintf("h%02d", n), "192.0.2.4"))
@@ -70,7 +70,7 @@ func TestServerFails(t *testing.T) {
 		t.Errorf("%d updates to a server that takes none, want 8, and two for each look after that", n)
 	}
 	var updates atomic.Int64
-	way.set(func(*dns.Msg) bool { updates.Add(1); return false })
+	way.failAt(func(*dns.Msg) bool { updates.Add(1); return false })
 	for _, p := range all {
 		neverFull(t, c, p.Host, func(st zonewriter.Status) error { return testutil.ErrorIf(!st.Programmed, "%+v", st) })
 	}
@@ -90,7 +90,7 @@ func TestHostFails(t *testing.T) {
 	other.put(t, taken)
 
 	way := new(tap)
-	way.set(func(m *dns.Msg) bool {
+	way.failAt(func(m *dns.Msg) bool {
 		return slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Name == "www.cluster02._neardns."+origin })
 	})
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
@@ -104,7 +104,7 @@ func TestHostFails(t *testing.T) {
 	if n := way.failed.Load(); n > 40 {
 		t.Errorf("%d updates for a host that the server fails at", n)
 	}
-	way.set(beats) // a server that fails at heartbeats alone keeps nothing waiting
+	way.failAt(beats) // a server that fails at heartbeats alone keeps nothing waiting
 	c.becomes(t, "www."+origin, "")
 	exact(t, read(t, s), map[string][]zone.Publication{other.id: {taken}, c.id: all})
 }
@@ -117,7 +117,7 @@ func TestFailsAfterRestart(t *testing.T) {
 	c.put(t, simple("www", "192.0.2.1"))
 	c.stop()
 	way := new(tap)
-	way.set(func(m *dns.Msg) bool { return !beats(m) })
+	way.failAt(func(m *dns.Msg) bool { return !beats(m) })
 	o.Dial = way.dial
 	c = start(t, s, o)
 	changed := simple("www", "192.0.2.2")
@@ -126,7 +126,7 @@ func TestFailsAfterRestart(t *testing.T) {
 	if st, _ := c.Status(changed.Host); len(st.Notes) > 0 {
 		t.Errorf("%+v", st.Notes)
 	}
-	way.set(func(*dns.Msg) bool { return false })
+	way.failAt(func(*dns.Msg) bool { return false })
 	c.clean(t)
 	exact(t, read(t, s), map[string][]zone.Publication{c.id: {changed}})
 }
@@ -138,7 +138,7 @@ func TestServerBusy(t *testing.T) {
 	other.put(t, simple("www", "192.0.2.1", "192.0.2.2", "192.0.2.3"))
 	way := new(tap)
 	var n atomic.Int64
-	way.set(func(m *dns.Msg) bool { return !beats(m) && n.Add(1)%11 < 9 }) // until it is judged
+	way.failAt(func(m *dns.Msg) bool { return !beats(m) && n.Add(1)%11 < 9 }) // until it is judged
 	c := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: way.dial})
 	for i := range 4 {
 		c.set(t, simple("www", fmt.Sprintf("192.0.2.%d", 10+i)))

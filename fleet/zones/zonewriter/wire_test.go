@@ -33,7 +33,8 @@ type tap struct {
 	fails   func(*dns.Msg) bool // called with mu held: the updates that do not reach the server, but get SERVFAIL; nil: none
 }
 
-func (p *tap) set(fails func(*dns.Msg) bool) {
+// failAt sets which updates get SERVFAIL.
+func (p *tap) failAt(fails func(*dns.Msg) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fails = fails
@@ -82,7 +83,7 @@ func (p *tap) wantGuards(t *testing.T, z *zone.State, own, dead string) {
 type tapped struct {
 	net.Conn
 	tap    *tap
-	answer []byte // in place of the server's; nil: none
+	answer []byte // in place of the server's; nil: none; empty: the connection ends
 }
 
 func (c *tapped) Read(b []byte) (int, error) {
@@ -174,7 +175,7 @@ func TestUnanswered(t *testing.T) {
 	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: wire.dial})
 	c.put(t, simple("www", "192.0.2.1"))
 	beat := read(t, s).BeatAsRead(c.id)[0].Header().Name
-	beats := func(m *dns.Msg) bool {
+	withBeat := func(m *dns.Msg) bool {
 		return slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Name == beat })
 	}
 	for n, lose := range []bool{false, true} {
@@ -188,10 +189,10 @@ func TestUnanswered(t *testing.T) {
 			if len(wire.updates) == 0 || lose && len(wire.updates) < 2 {
 				return fmt.Errorf("%d updates", len(wire.updates))
 			}
-			if beats(wire.updates[0]) {
+			if withBeat(wire.updates[0]) {
 				t.Error("a change brings a heartbeat without need")
 			}
-			if lose && !beats(wire.updates[1]) {
+			if lose && !withBeat(wire.updates[1]) {
 				t.Errorf("nothing bars an update without an answer; what follows is %s", wire.updates[1])
 			}
 			return nil

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"syscall"
@@ -163,9 +162,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	count := func() (int, int) {
 		runtime.GC()
 		runtime.GC()
-		fds, err := os.ReadDir("/proc/self/fd")
-		testutil.Must(t, err)
-		return runtime.NumGoroutine(), len(fds)
+		return runtime.NumGoroutine(), testutil.OpenFiles(t)
 	}
 	reload := func() {
 		wantA(t, ask(t, "udp", addressOf(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -22,35 +21,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// setTXChecksums is ETHTOOL_STXCSUM of linux/ethtool.h.
-const setTXChecksums = 0x17
-
-// ethtool gives a link of a netns a setting.
-func ethtool(t *testing.T, ns *testutil.NetNS, name string, command, value uint32) {
-	t.Helper()
-	v := struct{ command, value uint32 }{command, value}
-	var err error
-	ns.Do(func() {
-		var fd int
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-			return
-		}
-		defer unix.Close(fd)
-		request := struct {
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte // the rest of the kernel's union
-		}{data: unsafe.Pointer(&v)}
-		copy(request.name[:unix.IFNAMSIZ-1], name)
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
-			err = errno
-		}
-	})
-	if err != nil {
-		t.Fatalf("ethtool %#x of %s: %v", command, name, err)
-	}
-}
-
 // TestChecksums: if the pod's end of the link makes whole checksums, the answers have right ones too; the pod's kernel verifies them.
 func TestChecksums(t *testing.T) {
 	l := open(t, 8)
@@ -58,7 +28,7 @@ func TestChecksums(t *testing.T) {
 	user(t, node.Host, server4)
 	user(t, node.Host, server6)
 	pod := node.AddPod("pod")
-	ethtool(t, pod.NetNS, "eth0", setTXChecksums, 0)
+	pod.NetNS.ComputeChecksums("eth0")
 	node.Host.Do(func() { testutil.Must(t, l.Attach(pod.HostLink().Attrs().Index)) })
 	trust(t, l, pod.HostLink().Attrs().Index)
 	for _, name := range []string{"web.shop.svc.cluster.example.", "we.shop.svc.cluster.example."} { // an even and an odd number of bytes before the answer

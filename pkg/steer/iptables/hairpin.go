@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -118,11 +117,10 @@ func (t *Hairpin) links() (made bool, err error) {
 	return made, nil
 }
 
-// address adds the address of the second end (see steer.HairpinAddress). With scope link, the kernel does not choose it as source
-// of packets that leave by another link.
+// address adds the address of the second end (see steer.HairpinAddress).
 func (t *Hairpin) address() (added bool, err error) {
 	return t.configure(steer.HairpinIn, func(e *hostnet.End) {
-		e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})
+		e.Address(hostnet.NonSourceAddr(steer.HairpinAddress()))
 	})
 }
 

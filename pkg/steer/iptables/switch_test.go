@@ -21,7 +21,8 @@ func TestStrictFilter(t *testing.T) {
 	r.Want("KUBEDNS", r.Steered("pod").NetNS, "rp_filter 1", r.Servers()...)
 }
 
-// TestFlips keeps sockets open while the lease comes and goes.
+// TestFlips keeps sockets and connections open while the lease comes and goes. One UDP socket queries the local and the cluster DNS
+// address, as musl does.
 func TestFlips(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	pod := r.Steered("pod")
@@ -31,7 +32,7 @@ func TestFlips(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		r.Turns(8, func(_ int, want string) {
-			for _, server := range r.Servers() { // the local and the cluster DNS address from one port, as musl does
+			for _, server := range r.Servers() {
 				if server.Addr().Is4() != is4 {
 					continue
 				}

@@ -84,8 +84,8 @@ func TestEvidence(t *testing.T) {
 		both := append(r.clients(blocked), r.clients(well)...)
 		slices.SortFunc(both, steer.Client.Compare)
 		order := steer.Client.Compare
-		testutil.Equal(t, "asked", both, slices.SortedFunc(maps.Keys(notes.Delivered), order))
-		testutil.Equal(t, "heard", r.clients(well), slices.SortedFunc(maps.Keys(notes.Arrived), order))
+		testutil.Equal(t, "delivered", both, slices.SortedFunc(maps.Keys(notes.Delivered), order))
+		testutil.Equal(t, "arrived", r.clients(well), slices.SortedFunc(maps.Keys(notes.Arrived), order))
 		for c, age := range notes.Arrived {
 			if asked := notes.Delivered[c]; age < 0 || asked < 0 || asked > nft.AskedMemory || age > asked+notes.Slack {
 				t.Errorf("%s asked %v ago, was heard %v ago, slack %v", c, asked, age, notes.Slack)

@@ -206,7 +206,7 @@ func TestPodsByAnyKindOfLink(t *testing.T) {
 				r.Node.Host.Do(func() { h.Uplinks, err = rules.Uplinks() })
 				must(t, err)
 				must(t, r.nft.Apply(h))
-				for _, a := range (&rig.Rig{Host: h}).Ours() {
+				for _, a := range rules.Addresses(h) {
 					must(t, errors.Join(r.Lease.Renew(a, steer.UDP), r.Lease.Renew(a, steer.TCP)))
 				}
 				r.Want("AGENT", pod.NetNS, role, asked...)

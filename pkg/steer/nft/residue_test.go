@@ -125,11 +125,11 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 		_, _ = nft.Open(1 << 20)
 	}
 	round()
-	before := openFiles(t)
+	before := testutil.OpenFiles(t)
 	for range 4 {
 		round()
 	}
-	if after := openFiles(t); after > before+3 { // the runtime's own
+	if after := testutil.OpenFiles(t); after > before+3 { // the runtime's own
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
@@ -139,13 +139,6 @@ func brokenHost() steer.Host {
 	h := host()
 	h.Locals = append(slices.Clone(h.Locals), steer.Local{Address: redirect4.Steering, ClusterDNS: addr("10.96.0.99")})
 	return h
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	return len(entries)
 }
 
 // A transaction that the kernel refuses changes nothing at all.

@@ -46,7 +46,7 @@ func TestSecrets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, out := withoutSecrets(c.in)
 			testutil.Equal(t, "cleaned", c.want, got)
-			testutil.Equal(t, fmt.Sprintf("listed as left out: %q", out), len(out) == 0, c.in == c.want)
+			testutil.Equal(t, fmt.Sprintf("nothing is left out, of %q", out), c.in == c.want, len(out) == 0)
 		})
 	}
 }

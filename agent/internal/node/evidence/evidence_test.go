@@ -190,7 +190,7 @@ func TestEvidence(t *testing.T) {
 		if got := strings.Count(logged.String(), "level=WARN"); got != 1 || !strings.Contains(logged.String(), "pod=default/web") {
 			t.Errorf("logged %d times:\n%s", got, logged)
 		}
-		testutil.Equal(t, "the other one", time.Time{}, k.suspects[other])
+		testutil.Equal(t, "suspicion of the other client", time.Time{}, k.suspects[other])
 
 		queries(k, int(podstate.Rarely/time.Second)+2, false)
 		if len(e.Bypassed()) != 0 || !strings.Contains(logged.String(), "bypass ended") {

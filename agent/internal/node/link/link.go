@@ -228,7 +228,7 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 		if have.good[addr] {
 			continue
 		}
-		if err := k.AddrAdd(l, hostnet.NoSource(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := k.AddrAdd(l, hostnet.NonSourceAddr(addr)); err != nil && !errors.Is(err, unix.EEXIST) {
 			errs = append(errs, fmt.Errorf("add address %s to link %s: %w", addr, l.Attrs().Name, err))
 			continue
 		}
@@ -237,7 +237,8 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 	return append(added, removed...), errors.Join(errs...)
 }
 
-// hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from hostnet.NoSource.
+// hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from
+// hostnet.NonSourceAddr.
 func hasProperties(a netlink.Addr) bool {
 	if !prefixOf(a).IsSingleIP() {
 		return false

@@ -211,7 +211,7 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 func (e end) addresses(families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
-			e.Address(hostnet.NoSource(source))
+			e.Address(hostnet.NonSourceAddr(source))
 		}
 	}
 	_, err := e.Done()

@@ -80,7 +80,7 @@ func (w *world) dns(id string) podfile.DNS {
 
 func (w *world) wantText(id, want string) {
 	w.t.Helper()
-	testutil.Equal(w.t, id, want, testutil.ReadFile(w.t, w.path(id)))
+	testutil.WantFile(w.t, w.path(id), want)
 }
 
 const overlaidText = "search shop.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\noptions ndots:1\n"

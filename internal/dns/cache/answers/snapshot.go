@@ -108,23 +108,23 @@ type Restored struct {
 //
 // The time that has passed comes from the boot's clock, which cannot be set. A snapshot from another boot is not used: only the wall clock
 // could tell how long the machine was off, and it may have stood still meanwhile.
-func (s *Store) Restore(r io.Reader, now Boot) (Restored, error) {
+func (s *Store) Restore(r io.Reader, boot Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
 	if err != nil {
 		return Restored{}, err
 	}
-	passed, known := elapsed(then, now)
+	passed, known := elapsed(then, boot)
 	done := Restored{Age: passed, Unknown: !known}
 	if !known {
 		return done, nil
 	}
-	clock := s.Now()
+	now := s.Now()
 	for _, f := range found {
 		sp := s.Space(f.space)
 		e := f.entry
 		k := e.Key()
-		e.hash, e.stored = k.Hash(s.seed), int64(clock)-int64(f.age)-int64(passed)
+		e.hash, e.stored = k.Hash(s.seed), int64(now)-int64(f.age)-int64(passed)
 		sh := sp.shard(e.hash)
 		sh.mu.RLock()
 		newer := sh.index[e.class][e.hash]
@@ -134,7 +134,7 @@ func (s *Store) Restore(r io.Reader, now Boot) (Restored, error) {
 		}
 		sp.put(e, f.proven)
 		done.Entries++
-		if e.Left(clock) <= 0 {
+		if e.Left(now) <= 0 {
 			done.Stale++
 		}
 	}
@@ -168,7 +168,7 @@ func (in *summed) take(n int) ([]byte, error) {
 	return in.buf[:n], nil
 }
 
-// snapshot reads a whole snapshot. It returns its entries, and the boot's clock at the time when it was written.
+// snapshot reads a whole snapshot. It returns its entries, and the boot's now at the time when it was written.
 func (in *summed) snapshot() (all []found, then Boot, err error) {
 	b, err := in.take(headerBytes)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestFind: if both variants have rules, the one with neardns's chains comes first, then the kubelet's, then iptables-nft.
-func TestFind(t *testing.T) {
+// TestVariants: Find lists the variant with neardns's chains first, then the kubelet's, then iptables-nft. KubeletVariant finds the
+// kubelet's, and why.
+func TestVariants(t *testing.T) {
 	testutil.RequireRoot(t)
 	const hint, canary, own = " mangle KUBE-IPTABLES-HINT", " mangle KUBE-KUBELET-CANARY", " raw NEARDNS-UDP"
 	const nft, legacy = iptables.NFT, iptables.Legacy
