@@ -345,25 +345,3 @@ func TestBare(t *testing.T) {
 		t.Errorf("%+v", b.Cells)
 	}
 }
-
-func TestSumOf(t *testing.T) {
-	const text = `# HELP a_total of something
-# TYPE a_total counter
-a_total{x="1",y="2"} 3
-a_total{x="2",y="2"} 4.5
-a_total_more 100
-b{state="answered"} 2
-b{state="refused"} 7
-broken x
-`
-	for name, want := range map[string]float64{"a_total": 7.5, "a_total_more": 100, `b{state="answered"}`: 2, "b": 9} {
-		if got, err := sumOf(strings.NewReader(text), name); err != nil || got != want {
-			t.Errorf("%s: %v, %v; want %v", name, got, err, want)
-		}
-	}
-	for _, bad := range []string{"c", "broken"} {
-		if _, err := sumOf(strings.NewReader(text), bad); err == nil {
-			t.Errorf("%s passes", bad)
-		}
-	}
-}

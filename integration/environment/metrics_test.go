@@ -1,10 +1,6 @@
 package environment
 
 import (
-	"context"
-	"io"
-	"net"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
@@ -71,20 +67,12 @@ func TestMetricsTable(t *testing.T) {
 // scrape reads the running agent's metrics, and has promlint look at ours.
 func (n *node) scrape() map[string]*dto.MetricFamily {
 	n.t.Helper()
-	dial := func(_ context.Context, network, addr string) (conn net.Conn, err error) {
-		n.Host.Do(func() { conn, err = net.Dial(network, addr) })
-		return conn, err
-	}
-	client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
-	resp, err := client.Get("http://127.0.0.1:9253/metrics")
-	testutil.Must(n.t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	text, err := n.Host.Get("http://127.0.0.1:9253/metrics")
 	testutil.Must(n.t, err)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(string(text)))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	testutil.Must(n.t, err)
-	problems, err := promlint.New(strings.NewReader(string(text))).Lint()
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
 	testutil.Must(n.t, err)
 	for _, p := range problems {
 		if strings.HasPrefix(p.Metric, "neardns_") {

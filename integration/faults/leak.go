@@ -1,20 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
 	"math"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -165,19 +160,9 @@ func elements(text string) (stay map[string]int, pass int, err error) {
 
 // metric reads one of the agent's own metrics, by its name with all labels as they are written.
 func (s *stand) metric(name string) (float64, error) {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		s.node.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, addr) })
-		return conn, err
-	}}}
-	resp, err := client.Get("http://127.0.0.1:9253/metrics")
+	page, err := s.node.Host.Get("http://127.0.0.1:9253/metrics")
 	if err != nil {
-		return 0, fmt.Errorf("read metrics: %w", err)
+		return 0, err
 	}
-	defer resp.Body.Close()
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			return strconv.ParseFloat(value, 64)
-		}
-	}
-	return 0, fmt.Errorf("metrics do not tell %s", name)
+	return testutil.Metric(page, name)
 }

@@ -1,11 +1,7 @@
 package nodelocal_test
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -110,17 +106,8 @@ func TestReload(t *testing.T) {
 func (n *node) wantPage(url, says string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		client := http.Client{Timeout: testutil.Patience(), Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, at string) (conn net.Conn, err error) {
-			n.Host.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, at) })
-			return conn, err
-		}}}
-		resp, err := client.Get(url) //nolint:noctx // it has a timeout
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err == nil && !strings.Contains(string(text), says) {
+		page, err := n.Host.Get(url)
+		if err == nil && !strings.Contains(page, says) {
 			err = fmt.Errorf("%s does not say %q", url, says)
 		}
 		return err

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -239,16 +238,9 @@ func (n *node) awaitMetric(series string, want float64) {
 // fetch gets a page of the agent's.
 func (n *node) fetch(path string) string {
 	n.t.Helper()
-	var conn net.Conn
-	var err error
-	n.Host.Do(func() { conn, err = net.Dial("tcp", "127.0.0.1:9253") })
+	page, err := n.Host.Get("http://127.0.0.1:9253" + path)
 	testutil.Must(n.t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "GET "+path+" HTTP/1.0\r\n\r\n")
-	testutil.Must(n.t, err)
-	text, err := io.ReadAll(conn)
-	testutil.Must(n.t, err)
-	return string(text)
+	return page
 }
 
 // metric reads the agent's metrics.

@@ -3,12 +3,7 @@
 package steering
 
 import (
-	"bufio"
-	"context"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -82,27 +77,15 @@ func (k *kubeDNS) asked() (sum int, err error) {
 	if !running {
 		return sum, nil
 	}
-	dial := func(context.Context, string, string) (conn net.Conn, err error) {
-		k.ns.Do(func() { conn, err = net.DialTimeout("tcp", "127.0.0.1:9153", time.Second) })
-		return conn, err
-	}
-	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
-	reply, err := c.Get("http://kube-dns/metrics")
+	page, err := k.ns.Get("http://127.0.0.1:9153/metrics")
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, reply.Body.Close()) }()
-	lines := bufio.NewScanner(reply.Body)
-	for lines.Scan() {
-		if strings.HasPrefix(lines.Text(), "coredns_dns_requests_total{") {
-			n, err := strconv.ParseFloat(lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:], 64)
-			if err != nil {
-				return 0, err
-			}
-			sum += int(n)
-		}
+	if !strings.Contains(page, "\ncoredns_dns_requests_total{") { // before the first query
+		return sum, nil
 	}
-	return sum, lines.Err()
+	n, err := testutil.Metric(page, "coredns_dns_requests_total")
+	return sum + int(n), err
 }
 
 // many is a cluster: nodes with a pod each that sends queries, and two servers behind the cluster DNS address.

@@ -1,10 +1,10 @@
 package endtoend
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -76,15 +76,11 @@ func (s *suite) metric(sample string) float64 {
 	r, err := client.Get("http://" + net.JoinHostPort(node.Addrs()[0].String(), "9253") + "/metrics")
 	s.must(err)
 	defer r.Body.Close()
-	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), sample+" "); ok {
-			v, err := strconv.ParseFloat(value, 64)
-			s.must(err)
-			return v
-		}
-	}
-	s.t.Fatalf("the agent has no metric %s", sample)
-	return 0
+	page, err := io.ReadAll(r.Body)
+	s.must(err)
+	v, err := testutil.Metric(string(page), sample)
+	s.must(err)
+	return v
 }
 
 // What a fault may cost at 500 queries per second. docs/project/faults.md has the figures of a machine that does nothing else; here a
