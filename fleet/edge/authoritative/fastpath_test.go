@@ -45,10 +45,8 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 	p.SetLocator(world())
 	p.SetDraw(func() uint64 { return p.draw })
 	b := corefile.NewBuilder(slog.New(slog.DiscardHandler), corefile.Plugin{Name: "metrics", Setup: metrics.Setup}, corefile.Plugin{Name: authoritative.Name, Setup: p.Setup})
-	cfg, err := corefile.Config{Addresses: []netip.Addr{p.at.Addr()}, Port: p.at.Port(), Misses: 1024, Shared: true, FastPath: true}.Complete()
-	if err == nil {
-		p.chain, err = b.Build(cfg, nil)
-	}
+	var err error
+	p.chain, err = b.Build(corefile.Config{Addresses: []netip.Addr{p.at.Addr()}, Port: p.at.Port(), Misses: 1024, Shared: true, FastPath: true}, nil)
 	testutil.Must(t, err)
 	t.Cleanup(func() {
 		testutil.Check(t, p.chain.Close(true))

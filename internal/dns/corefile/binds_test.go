@@ -11,7 +11,7 @@ import (
 
 func nodeCache(text string) Config {
 	return Config{Addresses: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("10.96.0.10")}, Binds: "nodelocaldns",
-		Override: text, OverrideName: "base", Misses: 1024}
+		Port: 53, Override: text, OverrideName: "base", Misses: 1024}
 }
 
 func TestNodeCacheBinds(t *testing.T) {

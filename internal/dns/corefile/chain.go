@@ -28,8 +28,8 @@ type Chain struct {
 // errBuilt stops caddy.Start when all plugins are set up and no socket is open yet.
 var errBuilt = errors.New("built")
 
-// Build makes a chain from cfg, which is complete (Config.Complete), and starts its plugins. The chain replaces before, which answers until
-// it is closed; before is nil for the first chain.
+// Build makes a chain from cfg and starts its plugins. The chain replaces before, which answers until it is closed; before is nil for the
+// first chain.
 func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if before == nil {
 		c, err := b.build(cfg)

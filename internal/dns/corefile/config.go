@@ -9,11 +9,8 @@
 package corefile
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,11 +19,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Defaults for what a Config leaves zero.
-const (
-	defaultPort       = 53
-	defaultBufferSize = 1232 // dnsflagday.net/2020: not fragmented where the MTU is 1280, IPv6's minimum, or more
-)
+// bufferSize is the maximum size of a UDP answer in bytes; a longer answer is truncated. Such an answer is not fragmented where the MTU is
+// 1280, IPv6's minimum, or more (dnsflagday.net/2020).
+const bufferSize = 1232
 
 // Queries is which queries are logged.
 type Queries string
@@ -39,18 +34,17 @@ const (
 	QueriesAll    Queries = "all"
 )
 
-// Config has everything from which a chain is made. Its values were checked where they were read (package config has the limits and the
-// defaults). A zero value means the default in the field's comment, if it has one. A chain keeps no reference to the slices and maps.
+// Config has everything from which a chain is made. Its values were checked where they were read: packages config, nodecache, steer and
+// edgeconfig have the limits and the defaults. A chain keeps no reference to the slices and maps.
 type Config struct {
-	// Addresses are the addresses at which queries arrive, at least one. A wildcard is refused, because the node must not become a
+	// Addresses are the addresses at which queries arrive, at least one. None is a wildcard, because the node must not become a
 	// resolver for its network.
 	Addresses []netip.Addr
-	Port      uint16 // default: 53
+	Port      uint16
 
-	// ClusterDomain and ReverseZones are the zones whose queries go to Cluster, over TCP. All zones in Config are in lower case, without
-	// the final dot.
+	// ClusterDomain, and the reverse zones in-addr.arpa and ip6.arpa, are the zones whose queries go to Cluster, over TCP. All zones in
+	// Config are in lower case, without the final dot.
 	ClusterDomain string
-	ReverseZones  []string             // usually in-addr.arpa and ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
 	// LastResort are the cluster DNS addresses, which are tried when the servers before them fail or are slow; not for StubDomains. A server
 	// block leaves out those that it lists as its servers anyway.
@@ -65,8 +59,6 @@ type Config struct {
 	Cache Cache
 	// Misses is the maximum of queries that wait for upstreams, in all zones together.
 	Misses int
-	// BufferSize is the maximum size of a UDP answer in bytes; a longer answer is truncated. Default: 1232
-	BufferSize uint16
 	// FastPath lets hits of the cache and of the edge's zones be answered without CoreDNS; see Chain.FastPath.
 	FastPath bool
 	Queries  Queries
@@ -101,72 +93,6 @@ type Cache struct {
 	NoPrefetch bool
 	// HoldDenials is how long the upstream must deny a name that has had an answer before the denial counts. 0: it counts at once.
 	HoldDenials time.Duration
-}
-
-// Complete sets the defaults. It also checks the values that the Corefile depends on, for example that no zone contains Corefile syntax.
-// Other values were checked where they were read.
-func (c Config) Complete() (Config, error) {
-	var errs []error
-	fault := func(field, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
-	}
-	if c.Port == 0 {
-		c.Port = defaultPort
-	}
-	if c.BufferSize == 0 {
-		c.BufferSize = defaultBufferSize
-	}
-	if c.BufferSize < dns.MinMsgSize || c.BufferSize > 4096 {
-		fault("bufferSize", "%d is not within 512 and 4096", c.BufferSize)
-	}
-	c.checkAddresses(fault)
-	if c.Override == "" && !c.Shared { // else the rest has no meaning
-		c.checkZones(fault)
-	}
-	return c, errors.Join(errs...)
-}
-
-type faultFunc func(field, format string, args ...any)
-
-func (c *Config) checkAddresses(fault faultFunc) {
-	if len(c.Addresses) == 0 {
-		fault("addresses", "there is nothing to listen on")
-	}
-	c.Addresses = slices.Clone(c.Addresses)
-	for i, a := range c.Addresses {
-		field := fmt.Sprintf("addresses[%d]", i)
-		switch {
-		case !a.IsValid():
-			fault(field, "not an IP address")
-		case a.Zone() != "", a.Is4In6():
-			fault(field, "%s: write it without zone or IPv4 mapping", a)
-		case a.IsUnspecified(), a.IsMulticast():
-			fault(field, "%s: name one unicast address; the server listens on nothing else", a)
-		case slices.Contains(c.Addresses[:i], a):
-			fault(field, "%s stands twice", a)
-		}
-	}
-}
-
-func (c *Config) checkZones(fault faultFunc) {
-	zone := func(field, name string) {
-		if _, err := parseZone(name); err != nil {
-			fault(field, "%w", err)
-		}
-	}
-	zone("clusterDomain", c.ClusterDomain)
-	if len(c.Cluster) == 0 {
-		fault("upstreams.cluster", "no upstream for %s: name the address of kube-dns", c.ClusterDomain)
-	}
-	for i, z := range c.ReverseZones {
-		zone(fmt.Sprintf("reverseZones[%d]", i), z)
-	}
-	for _, z := range slices.Sorted(maps.Keys(c.StubDomains)) {
-		zone(fmt.Sprintf("stubDomains[%q]", z), z)
-	}
-	for _, z := range slices.Sorted(maps.Keys(c.Snippets)) {
-		zone(fmt.Sprintf("snippets[%q]", z), z)
-	}
 }
 
 // parseZone returns a domain name in lower case without its closing dot; the root is ".".

@@ -97,9 +97,9 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			if binds, err = blockBinds(sb.Tokens[dirBind], cfg); err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", field, err)
 			}
-			if checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize) != nil {
+			if checkBufsize(sb.Tokens[dirBufsize]) != nil {
 				delete(sb.Tokens, dirBufsize) // the agent's bufsize is set below
-				notes = append(notes, fmt.Sprintf("Made smaller: bufsize (answers over UDP have %d bytes at most).", cfg.BufferSize))
+				notes = append(notes, fmt.Sprintf("Made smaller: bufsize (answers over UDP have %d bytes at most).", bufferSize))
 			}
 		}
 		for name := range taken() {
@@ -108,7 +108,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 				delete(sb.Tokens, name)
 			}
 		}
-		if err := checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize); err != nil {
+		if err := checkBufsize(sb.Tokens[dirBufsize]); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", field, err)
 		}
 		lines, err := printBlock(field, sb)
@@ -123,7 +123,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 			b.set(dirCancel, missLimit)
 		}
 		if lines[dirBufsize] == nil {
-			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
+			b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, bufferSize))
 		}
 		b.set(dirMetrics, dirMetrics)
 		if lines[dirLimit] == nil {
@@ -157,7 +157,7 @@ func Blocks(name, text string) ([]Block, error) {
 	}
 	var out []Block
 	for _, sb := range parsed {
-		zones, err := blockZones(sb.Keys, defaultPort)
+		zones, err := blockZones(sb.Keys, 53)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -205,13 +205,12 @@ func blockZones(keys []string, port uint16) ([]string, error) {
 }
 
 // checkBufsize returns an error if an operator's bufsize exceeds the maximum size of UDP answers to pods.
-func checkBufsize(tokens []caddyfile.Token, most uint16) error {
-	n := 1232 // CoreDNS's default
-	if len(tokens) > 1 {
-		n, _ = strconv.Atoi(tokens[1].Text) // CoreDNS refuses a word
+func checkBufsize(tokens []caddyfile.Token) error {
+	if len(tokens) < 2 { // without a number, CoreDNS takes bufferSize
+		return nil
 	}
-	if len(tokens) > 0 && n > int(most) {
-		return fmt.Errorf("line %d: bufsize %d: answers over UDP may have %d bytes at most", tokens[0].Line, n, most)
+	if n, _ := strconv.Atoi(tokens[1].Text); n > bufferSize { // CoreDNS refuses a word
+		return fmt.Errorf("line %d: bufsize %d: answers over UDP may have %d bytes at most", tokens[0].Line, n, bufferSize)
 	}
 	return nil
 }

@@ -114,11 +114,8 @@ func (b *block) print(w *strings.Builder, port uint16) {
 // Render returns the Corefile for cfg. It opens no file, except those that an operator's Corefile or snippet imports. Both may also contain
 // {$NAME} for environment variables.
 func Render(cfg Config) (string, error) {
-	cfg, err := cfg.Complete()
-	if err != nil {
-		return "", err
-	}
 	var blocks []*block
+	var err error
 	header := "# Rendered by neardns-agent from its NodeConfig; changes belong there.\n"
 	if cfg.Override != "" {
 		var notes []string
@@ -130,7 +127,7 @@ func Render(cfg Config) (string, error) {
 			header += "# " + n + "\n"
 		}
 	} else if cfg.Shared {
-		blocks = []*block{sharedZones(cfg)}
+		blocks = []*block{sharedZones()}
 	} else if blocks, err = rendered(cfg); err != nil {
 		return "", err
 	}
@@ -165,7 +162,7 @@ func bindLine(addresses []netip.Addr) string {
 // zones that only snippets name.
 func rendered(cfg Config) ([]*block, error) {
 	common := new(block)
-	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
+	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, bufferSize))
 	common.set(dirMetrics, dirMetrics)
 	common.set(dirCache, cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirLimit, limitLine(cfg))
@@ -181,7 +178,7 @@ func rendered(cfg Config) ([]*block, error) {
 		common.set("log", "log")
 	}
 
-	cluster := common.clone(append([]string{cfg.ClusterDomain}, cfg.ReverseZones...)...)
+	cluster := common.clone(cfg.ClusterDomain, "in-addr.arpa", "ip6.arpa")
 	cluster.set(dirAsk, askCluster(cfg)...)
 	cluster.set(dirCache, cacheLines(cfg.Cache, ofCluster, answersOf(cfg)...)...)
 	blocks := []*block{cluster}
@@ -221,9 +218,9 @@ func rendered(cfg Config) ([]*block, error) {
 }
 
 // sharedZones makes the server block of an edge's zones. It has no upstream, and refuses names outside its zones.
-func sharedZones(cfg Config) *block {
+func sharedZones() *block {
 	b := &block{zones: []string{"."}}
-	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
+	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, bufferSize))
 	b.set(dirMetrics, dirMetrics)
 	b.set(dirShared, dirShared)
 	return b

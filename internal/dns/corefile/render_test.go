@@ -39,8 +39,8 @@ func servers(texts ...string) []nameserver.Address {
 func node() Config {
 	return Config{
 		Addresses:     addrs("169.254.20.10", "169.254.20.11"),
+		Port:          53,
 		ClusterDomain: "cluster.local",
-		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
 		Cluster:       servers("10.96.0.10"),
 		External:      servers("192.0.2.53"),
 		Cache:         Cache{Entries: 10000, NegativeTTL: 5 * time.Second},
@@ -66,9 +66,9 @@ func TestRender(t *testing.T) {
 			c.Cache = Cache{Entries: 2000, NegativeTTL: 30 * time.Second, ServeStale: time.Hour}
 		}),
 		"no external, queries logged": with(func(c *Config) {
-			c.External, c.Queries, c.InstanceID, c.ReverseZones = nil, QueriesAll, "", []string{"10.in-addr.arpa"}
+			c.External, c.Queries, c.InstanceID = nil, QueriesAll, ""
 		}),
-		"errors logged": with(func(c *Config) { c.Queries, c.BufferSize, c.Port = QueriesErrors, 1400, 5353 }),
+		"errors logged": with(func(c *Config) { c.Queries, c.Port = QueriesErrors, 5353 }),
 		"snippets": with(func(c *Config) {
 			c.Snippets = map[string]string{
 				".":             "template IN A example.org {\n  answer \"{{ .Name }} 60 IN A 192.0.2.1\" # a comment\n}\ncache 30",
@@ -77,7 +77,7 @@ func TestRender(t *testing.T) {
 				"in-addr.arpa":  "log . {\n class error\n}",
 			}
 		}),
-		"shared zones": {Addresses: addrs("192.0.2.53", "2001:db8::53"), Shared: true},
+		"shared zones": {Addresses: addrs("192.0.2.53", "2001:db8::53"), Port: 53, Shared: true},
 		"override": with(func(c *Config) {
 			c.Override = nodeLocalCorefile
 		}),
@@ -121,20 +121,6 @@ func TestRenderRefuses(t *testing.T) {
 		change func(*Config)
 		want   string // in the error: the field, and what is wrong
 	}{
-		{"no address", func(c *Config) { c.Addresses = nil }, "addresses: there is nothing to listen on"},
-		{"zero address", func(c *Config) { c.Addresses = []netip.Addr{{}} }, "addresses[0]: not an IP address"},
-		{"wildcard", func(c *Config) { c.Addresses = addrs("0.0.0.0") }, "addresses[0]: 0.0.0.0: name one unicast address"},
-		{"wildcard 6", func(c *Config) { c.Addresses = addrs("::") }, "addresses[0]: ::: name one"},
-		{"zone", func(c *Config) { c.Addresses = addrs("fe80::1%eth0") }, "without zone"},
-		{"mapped", func(c *Config) { c.Addresses = addrs("::ffff:10.0.0.1") }, "without zone or IPv4 mapping"},
-		{"twice", func(c *Config) { c.Addresses = addrs("10.0.0.1", "10.0.0.1") }, "addresses[1]: 10.0.0.1 stands twice"},
-		{"buffer", func(c *Config) { c.BufferSize = 511 }, "bufferSize: 511 is not within 512 and 4096"},
-		{"no cluster domain", func(c *Config) { c.ClusterDomain = "" }, `clusterDomain: "" is not a domain name`},
-		{"cluster domain with a brace", func(c *Config) { c.ClusterDomain = "a{b" }, `clusterDomain: "a{b" is not a domain name: '{' may not`},
-		{"cluster domain with a line", func(c *Config) { c.ClusterDomain = "a\nbind 0.0.0.0" }, "clusterDomain"},
-		{"long label", func(c *Config) { c.ClusterDomain = strings.Repeat("x", 64) }, "is not a domain name"},
-		{"no cluster upstream", func(c *Config) { c.Cluster = nil }, "upstreams.cluster: no upstream for cluster.local"},
-		{"snippet zone", func(c *Config) { c.Snippets = map[string]string{"a b": "log"} }, `snippets["a b"]`},
 		{"snippet directive", func(c *Config) { c.Snippets = map[string]string{".": "log\nkubernetes cluster.local"} },
 			`snippets["."]:2 - Error during parsing: Unknown directive 'kubernetes'`},
 		{"snippet bind", func(c *Config) { c.Snippets = map[string]string{".": "bind 0.0.0.0"} },
@@ -149,21 +135,11 @@ func TestRenderRefuses(t *testing.T) {
 			"server block .:5300: the agent serves port 53: take out the port"},
 		{"override transport", func(c *Config) { c.Override = "tls://. {\n forward . 9.9.9.9\n}" }, "take out tls://"},
 		{"override bufsize", func(c *Config) { c.Override = ". {\n bufsize 4096\n}" }, "corefile: line 2: bufsize 4096: answers over UDP may have 1232"},
-		{"override bufsize, its default", func(c *Config) { c.BufferSize, c.Override = 1000, ". {\n bufsize\n}" },
-			"corefile: line 2: bufsize 1232: answers over UDP may have 1000"},
 		{"override probe zone", func(c *Config) { c.Override = "probe.neardns.invalid {\n log\n}" }, "this zone is the agent's prober's"},
 		{"override probe", func(c *Config) { c.Override = ". {\n probe x\n}" }, "Unknown directive 'probe'"},
 	} {
 		text, err := Render(with(tc.change))
 		testutil.WantError(t, err, tc.want, tc.name, text)
-	}
-}
-
-// TestRenderNamesAllFaults: the error names all faults.
-func TestRenderNamesAllFaults(t *testing.T) {
-	_, err := Render(Config{BufferSize: 1, ClusterDomain: "a b", StubDomains: map[string][]nameserver.Address{"x y": nil}})
-	for _, want := range []string{"addresses:", "bufferSize:", "clusterDomain:", "upstreams.cluster:", "stubDomains[\"x y\"]:"} {
-		testutil.WantError(t, err, want)
 	}
 }
 

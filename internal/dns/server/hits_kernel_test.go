@@ -49,7 +49,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 	servers := []netip.Addr{netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")}
 	l := kernelLevel(t, servers...)
 	const size = 1232 // bufsize
-	p := newPair(t, pairCorefile, size)
+	p := newPair(t, pairCorefile)
 	put := map[string]bool{}
 	answered, left, asked := 0, 0, 0
 	corpus(t, func(what string, m []byte, v variant, _ string) {

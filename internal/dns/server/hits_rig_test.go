@@ -155,7 +155,7 @@ const pairCorefile = `cluster.local in-addr.arpa ip6.arpa {
 }
 `
 
-func newPair(t testing.TB, text string, size uint16) *pair {
+func newPair(t testing.TB, text string) *pair {
 	t.Helper()
 	store := answers.NewStore(256 << 20)
 	b := corefile.NewBuilder(slog.New(slog.DiscardHandler), corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
@@ -163,7 +163,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 		corefile.Plugin{Name: "ask", Setup: setupWorld},
 		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), nil)})
 	c, err := b.Build(corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: 5353, Misses: 1024, FastPath: true,
-		BufferSize: size, Override: text}, nil)
+		Override: text}, nil)
 	testutil.Must(t, err)
 	t.Cleanup(func() { testutil.Must(t, c.Close(true)) })
 	p := &pair{chain: c, at: netip.MustParseAddrPort("127.0.0.1:5353")}

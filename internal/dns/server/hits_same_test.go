@@ -31,7 +31,7 @@ func packed(t testing.TB, m *mdns.Msg) []byte {
 // TestHitsAreCountedAlike sends the same queries to the fast path and through the chain: each of CoreDNS's counters and histograms grows
 // equally, except for durations.
 func TestHitsAreCountedAlike(t *testing.T) {
-	p := newPair(t, pairCorefile, 1232)
+	p := newPair(t, pairCorefile)
 	var questions [][]byte
 	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.example.org.", "1.0.0.10.in-addr.arpa.", "sick.example.org."} {
 		for _, qtype := range []uint16{mdns.TypeA, mdns.TypeAAAA, mdns.TypePTR, mdns.TypeCAA} {
@@ -107,7 +107,7 @@ func labels(m *dto.Metric) (out []string) {
 func TestHitTTL(t *testing.T) {
 	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.svc.cluster.local.", "alias.svc.cluster.local."} {
 		synctest.Test(t, func(t *testing.T) {
-			p := newPair(t, strings.Replace(pairCorefile, "prefetch 3 1m 20%", "", 1), 1232)
+			p := newPair(t, strings.Replace(pairCorefile, "prefetch 3 1m 20%", "", 1))
 			m := packed(t, question(name, mdns.TypeA))
 			p.slow(m, false)
 			before := uint32(worldTTL)
@@ -134,7 +134,7 @@ func TestHitTTL(t *testing.T) {
 // TestHitsRotate: addresses take turns over the fast path and the chain, with and without EDNS, whatever is queried between, and each reply
 // begins with the next one. In a block without rotate, all replies begin with the same.
 func TestHitsRotate(t *testing.T) {
-	p := newPair(t, pairCorefile, 1232)
+	p := newPair(t, pairCorefile)
 	for name, want := range map[string]map[string]int{"many-3.svc.cluster.local.": {"10.0.0.1": 4, "10.0.0.2": 4, "10.0.0.3": 4}, "many-3.example.org.": {"10.0.0.1": 12}} {
 		m := question(name, mdns.TypeA)
 		p.slow(packed(t, m), false)
@@ -165,7 +165,7 @@ func TestHitsRotate(t *testing.T) {
 // a hit again.
 func TestHitsLeaveRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t, pairCorefile, 1232)
+		p := newPair(t, pairCorefile)
 		m := packed(t, question("web.shop.svc.cluster.local.", mdns.TypeA))
 		p.slow(m, false)
 		for range 5 {
@@ -201,7 +201,7 @@ func TestSlowZones(t *testing.T) {
 		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
 		t.Run(directive, func(t *testing.T) {
 			text := "slow.example {\n cache 3600\n ask\n " + directive + "\n}\n. {\n cache 3600\n ask\n}\n"
-			p := newPair(t, text, 1232)
+			p := newPair(t, text)
 			hits := func(name string) bool {
 				m := packed(t, question(name, mdns.TypeA))
 				p.slow(m, false)
@@ -224,7 +224,7 @@ func TestSlowZones(t *testing.T) {
 
 // TestHitsByZone: the longest zone gets the query; if it has no cache there is no hit, even if a shorter zone has the answer.
 func TestHitsByZone(t *testing.T) {
-	p := newPair(t, ". {\n cache 3600\n ask\n}\nexample.org {\n ask\n}\ncached.example.org {\n cache 3600\n ask\n}\npart.example {\n cache 3600 deep.part.example\n ask\n}\n", 1232)
+	p := newPair(t, ". {\n cache 3600\n ask\n}\nexample.org {\n ask\n}\ncached.example.org {\n cache 3600\n ask\n}\npart.example {\n cache 3600 deep.part.example\n ask\n}\n")
 	for name, want := range map[string]bool{"example.com.": true, "example.org.": false, "a.example.org.": false, "notexample.org.": true,
 		"cached.example.org.": true, "A.CACHED.Example.org.": true, "uncached.example.org.": false, "org.": true, ".": true,
 		"deep.part.example.": false, "part.example.": false} {
@@ -238,7 +238,7 @@ func TestHitsByZone(t *testing.T) {
 func TestNoAllocationOfHits(t *testing.T) { synctest.Test(t, noAllocationOfHits) }
 
 func noAllocationOfHits(t *testing.T) {
-	p := newPair(t, pairCorefile, 1232)
+	p := newPair(t, pairCorefile)
 	b := make([]byte, 0, 4096)
 	for _, name := range []string{"web.shop.svc.cluster.local.", "many-20.svc.cluster.local.", "gone.example.org.", "alias.example.org."} {
 		m := question(name, mdns.TypeA)
@@ -257,7 +257,7 @@ func noAllocationOfHits(t *testing.T) {
 }
 
 func BenchmarkHits(b *testing.B) {
-	p := newPair(b, pairCorefile, 1232)
+	p := newPair(b, pairCorefile)
 	var questions [][]byte
 	for i := range 160 {
 		m := question(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), mdns.TypeA)

@@ -53,30 +53,17 @@ func (s *Server) Start(ctx context.Context, cfg Config) error { return s.StartOn
 
 // StartOn is like Start, but uses listening sockets of another process. It owns these sockets.
 func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []listener.Socket) error {
-	done, build, err := s.prepare(cfg)
-	if err != nil {
-		listener.CloseAll(inherited)
-		return err
-	}
-	return s.Server.Start(ctx, done.listener(), build, inherited)
+	return s.Server.Start(ctx, cfg.listener(), s.build(cfg), inherited)
 }
 
 // Restart serves another configuration; see listener.Server.Restart. If it fails, the old configuration is still served.
 func (s *Server) Restart(ctx context.Context, cfg Config) error {
-	done, build, err := s.prepare(cfg)
-	if err != nil {
-		return err
-	}
-	return s.Server.Restart(ctx, done.listener(), build)
+	return s.Server.Restart(ctx, cfg.listener(), s.build(cfg))
 }
 
-// prepare returns the configuration with its defaults, and the function that makes its plugin chain.
-func (s *Server) prepare(cfg Config) (Config, listener.Build, error) {
-	var err error
-	if cfg.Config, err = cfg.Complete(); err != nil {
-		return cfg, nil, err
-	}
-	return cfg, func(before listener.Chain) (listener.Chain, error) {
+// build returns the function that makes a configuration's plugin chain.
+func (s *Server) build(cfg Config) listener.Build {
+	return func(before listener.Chain) (listener.Chain, error) {
 		old, _ := before.(*corefile.Chain) // nil for the first one
 		c, err := s.chains.Build(cfg.Config, old)
 		if err != nil {
@@ -86,5 +73,5 @@ func (s *Server) prepare(cfg Config) (Config, listener.Build, error) {
 			s.changed()
 		}
 		return c, nil
-	}, nil
+	}
 }

@@ -117,7 +117,6 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 		change func(*server.Config)
 		want   string
 	}{
-		{"bad value", func(c *server.Config) { c.Cluster = nil }, "upstreams.cluster"},
 		{"bad syntax", func(c *server.Config) { c.Override = ". {\n oops\n}" }, "corefile:2"},
 		{"plugin refuses", func(c *server.Config) { c.Snippets = map[string]string{".": "cache -1"} }, "plugin/cache"},
 		{"plugin refuses, with the remedy", func(c *server.Config) { c.Snippets = map[string]string{".": "cache {\n oops\n}"} }, "config show --corefile"},

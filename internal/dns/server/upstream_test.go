@@ -127,7 +127,6 @@ func config(t testing.TB, up *upstream) server.Config {
 			Addresses:     []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 			Port:          testutil.FreePort(t, "127.0.0.1"),
 			ClusterDomain: "cluster.local",
-			ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
 			Cluster:       servers(up.addr),
 			External:      servers(up.addr),
 			Cache:         corefile.Cache{Entries: 10000, NegativeTTL: 5 * time.Second},

@@ -47,8 +47,8 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	}
 	p.Server = server.Config{Connections: n.Limits.TCPConnections, Config: corefile.Config{
 		Addresses:     p.Addresses(),
+		Port:          53,
 		ClusterDomain: n.ClusterDomain,
-		ReverseZones:  []string{"in-addr.arpa", "ip6.arpa"},
 		Cluster:       up.Cluster,
 		StubDomains:   up.Stub,
 		External:      up.External,

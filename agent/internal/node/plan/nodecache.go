@@ -47,7 +47,7 @@ func OfNodeCache(o nodecache.Options, a nodecache.Answer, t Template, n *config.
 		p.ClusterDomain = t.Domain
 	}
 	p.Server = server.Config{Transparent: true, Connections: n.Limits.TCPConnections, Config: corefile.Config{
-		Addresses: p.Addresses(), ClusterDomain: p.ClusterDomain, InstanceID: instance, Binds: o.Interface,
+		Addresses: p.Addresses(), Port: 53, ClusterDomain: p.ClusterDomain, InstanceID: instance, Binds: o.Interface,
 		Override: t.Text, OverrideName: o.Template, Misses: n.Limits.Misses, FastPath: n.FastPath == config.FastPathOn,
 	}}
 	return p
