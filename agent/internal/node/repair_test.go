@@ -1,6 +1,7 @@
 package node
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,7 +15,8 @@ import (
 func TestRepairsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		n := begin(t, w, plainPlan())
+		var logs testutil.Output
+		n := begin(t, w, plainPlan(), func(n *Node) { n.Log = slog.New(slog.NewTextHandler(&logs, nil)) })
 		pass(time.Second)
 		w.forget()
 		undo := func() {
@@ -35,6 +37,9 @@ func TestRepairsAreBounded(t *testing.T) {
 		}
 		if repairs := w.count("count-repair rules"); repairs < backoff.Limit+8 || repairs > backoff.Limit+20 {
 			t.Errorf("%d repairs in a minute", repairs)
+		}
+		for text, want := range map[string]int{"repaired a part of the node": backoff.Limit, "another program undid the repair": 1} {
+			testutil.Equal(t, "times logged: "+text, want, strings.Count(logs.String(), text))
 		}
 		s := n.Status()
 		if !strings.Contains(s.Faults["rules"], "undid the repair 10 times") || s.LastFault == nil || s.LastFault.Part != "rules" {
