@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -49,7 +50,7 @@ func checkUser(cred *unix.Ucred) error {
 	return nil
 }
 
-// send writes one message together with file descriptors. It fails after wait.
+// send writes one message together with file descriptors. It fails after wait. The caller does not close the files before it returns.
 func (c *conn) send(k kind, body any, wait time.Duration, files ...*os.File) error {
 	packet, err := encode(k, body)
 	if err != nil {
@@ -61,32 +62,23 @@ func (c *conn) send(k kind, body any, wait time.Duration, files ...*os.File) err
 	if err := c.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
-	// Each file's Control call encloses the next, so that no descriptor can be closed before the message is sent.
 	var fds []int
-	var write func(rest []*os.File) error
-	write = func(rest []*os.File) error {
-		if len(rest) == 0 {
-			var rights []byte
-			if len(fds) > 0 {
-				rights = unix.UnixRights(fds...)
-			}
-			_, _, err := c.WriteMsgUnix(packet, rights, nil)
-			return err
+	for _, f := range files {
+		raw, err := f.SyscallConn() // Fd would make the socket blocking, for its duplicates too
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) })
 		}
-		raw, err := rest[0].SyscallConn()
 		if err != nil {
-			return err
+			return fmt.Errorf("send %s: %w", k, err)
 		}
-		var inner error
-		if err := raw.Control(func(fd uintptr) {
-			fds = append(fds, int(fd))
-			inner = write(rest[1:])
-		}); err != nil {
-			return err
-		}
-		return inner
 	}
-	if err := write(files); err != nil {
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	_, _, err = c.WriteMsgUnix(packet, rights, nil)
+	runtime.KeepAlive(files) // else a finalizer could close a descriptor before the message is sent
+	if err != nil {
 		return fmt.Errorf("send %s: %w", k, err)
 	}
 	return nil
