@@ -3,15 +3,11 @@ package handover
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/atomicfile"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // Claim is an agent's description of itself, which it sends to the other agent in a handover.
@@ -61,11 +57,6 @@ func (c Claim) check() error {
 	return nil
 }
 
-// bornName is the file in the pod's folder that records when the pod started.
-const bornName = "born"
-
-const bootIDFile = "/proc/sys/kernel/random/boot_id"
-
 // Birth returns when the pod that owns the folder dir started, in nanoseconds since boot. The first call writes the current time into the
 // folder, so that a container that restarts in an old pod does not count as newer. After a reboot the time is written again. If dir is
 // empty, or on an error, Birth returns the current time (0 if the clock cannot be read).
@@ -77,32 +68,9 @@ func Birth(dir string) (int64, error) {
 	if dir == "" {
 		return now.Nano(), nil
 	}
-	boot, err := os.ReadFile(bootIDFile)
-	if err != nil {
-		return now.Nano(), fmt.Errorf("read boot id: %w", err)
+	file, own := nodestate.BirthFile(dir), nodestate.Birth{Boot: nodestate.ThisBoot(), Born: now.Nano()}
+	if first, _, _ := file.Read(); first.Boot == own.Boot && first.Born > 0 && first.Born <= own.Born { // a file with a fault is replaced
+		return first.Born, nil
 	}
-	path := filepath.Join(dir, bornName)
-	data, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return now.Nano(), fmt.Errorf("read the pod's birth: %w", err)
-	}
-	if born, ok := parseBirth(string(data), strings.TrimSpace(string(boot))); ok && born <= now.Nano() {
-		return born, nil
-	}
-	text := fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), now.Nano())
-	// Write replaces the file atomically, so a container that is killed meanwhile does not leave a partial file.
-	if err := atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o600}); err != nil {
-		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
-	}
-	return now.Nano(), nil
-}
-
-// parseBirth parses "BOOT-ID NANOSECONDS". It reports false if the text is malformed or from another boot.
-func parseBirth(text, boot string) (int64, bool) {
-	of, at, ok := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
-	if !ok || of != boot {
-		return 0, false
-	}
-	born, err := strconv.ParseInt(at, 10, 64)
-	return born, err == nil && born > 0
+	return own.Born, file.Write(own)
 }

@@ -2,9 +2,9 @@ package handover
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -26,14 +26,14 @@ func TestBirth(t *testing.T) {
 		t.Errorf("no folder: %d after %d, %v", own, other, err)
 	}
 	// From another boot, or malformed.
-	for _, text := range []string{"1f0e-other-boot 5\n", "nonsense", "", "x 1 2"} {
-		testutil.Must(t, os.WriteFile(filepath.Join(dir, bornName), []byte(text), 0o600))
+	for _, text := range []string{`{"boot": "1f0e-other-boot", "born": 5}`, "nonsense", "", "{}"} {
+		testutil.Must(t, os.WriteFile(nodestate.BirthFile(dir).Path, []byte(text), 0o600))
 		if now, err := Birth(dir); err != nil || now <= first {
 			t.Errorf("%q: %d after %d, %v", text, now, first, err)
 		}
 	}
-	if _, err := Birth(filepath.Join(dir, "absent")); err == nil {
-		t.Error("a folder that is not there")
+	if _, err := Birth("/dev/null"); err == nil {
+		t.Error("a folder that cannot be written")
 	}
 }
 

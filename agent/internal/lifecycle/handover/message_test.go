@@ -3,7 +3,6 @@ package handover
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -77,15 +76,6 @@ func FuzzParse(f *testing.F) {
 			if err := parse(packet, m.kind, m.into); err == nil && packet[0] != m.packet[0] {
 				t.Fatalf("%q is taken for %s", packet, m.kind)
 			}
-		}
-	})
-}
-
-func FuzzParseBirth(f *testing.F) {
-	f.Add("boot 5\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		if born, ok := parseBirth(text, "boot"); ok && (born <= 0 || !strings.HasPrefix(text, "boot ")) {
-			t.Fatalf("%q is %d", text, born)
 		}
 	})
 }
