@@ -127,7 +127,7 @@ func TestStubResolver(t *testing.T) {
 	}
 }
 
-// A node that begins with a template that cannot be served, or none, answers by kube-dns until it is mended.
+// A node that begins with a template or a kube-dns ConfigMap that cannot be used answers by kube-dns until it is mended.
 func TestStartsWithoutTemplate(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
 	pod := n.pod()
@@ -139,7 +139,9 @@ func TestStartsWithoutTemplate(t *testing.T) {
 	testutil.Eventually(t, func() error { return direct(pod.NetNS, local4, "udp") })
 	n.each(pod.NetNS, "a bad template at the start", direct, n.served()...)
 	n.template(good)
-	n.awaitLog(p, 0, "without the kube-dns ConfigMap")
+	n.awaitLog(p, 0, "stubDomains")
+	n.each(pod.NetNS, "a bad ConfigMap at the start", direct, n.served()...)
+	n.write("kube-dns/stubDomains", "{}")
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "mended", cached, n.served()...)
 }

@@ -126,12 +126,10 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	t.Fault = c.faults.Count(nodecache.FaultConfigmap, err)
 	p := plan.OfNodeCache(c.opts, c.answer, t, conf, c.instance)
 	if err != nil {
-		if c.loaded {
-			return p, up, err
+		if !c.loaded {
+			err = nil
 		}
-		up.Files = append(up.Files, c.opts.ConfigMapFiles()...)
-		up.Files = append(up.Files, plan.NodeResolvConf)
-		return p, up, nil
+		return p, up, err
 	}
 	c.loaded, c.survey = true, survey
 	c.write(t.Text)
@@ -160,7 +158,7 @@ func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up ups
 		return t, survey, up, err
 	}
 	domain := nodecache.Domain(survey.Zones)
-	up, err = c.upstreams(domain)
+	up, err = upstream.Resolve(plan.NodeCacheUpstreams(c.opts, c.answer, domain, c.env.ReadFile))
 	up.Files = append(up.Files, imported...)
 	if err != nil {
 		return t, survey, up, err
@@ -198,25 +196,6 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 		files = append(append(files, matches...), filepath.Dir(p)+"/")
 	}
 	return absolute, files
-}
-
-// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If one of them has a fault, an agent that starts tries without the
-// ConfigMap, and a running agent keeps its configuration.
-func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
-	in := plan.NodeCacheUpstreams(c.opts, c.answer, domain, c.env.ReadFile)
-	up, err := upstream.Resolve(in)
-	c.mu.Lock()
-	loaded := c.loaded
-	c.mu.Unlock()
-	if err == nil || loaded {
-		return up, err
-	}
-	c.log.Error("cannot determine the upstreams at the start; will try without the kube-dns ConfigMap",
-		"err", c.faults.Count(nodecache.FaultConfigmap, err))
-	in.ConfigMap = ""
-	up, err = upstream.Resolve(in)
-	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // watched, because a change may remove the fault
-	return up, err
 }
 
 // write writes the filled-in template to the file of -conf or -corefile, for people to read. The agent does not read that file.

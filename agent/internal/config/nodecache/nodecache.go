@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path"
 	"slices"
 	"strings"
 
@@ -24,11 +23,6 @@ type Answer struct {
 	Upstream netip.Addr    // for the cluster's names
 	Locals   []steer.Local // one for each address of -localip, in the same order
 	Notes    []string
-}
-
-// ConfigMapFiles returns the paths of the kube-dns ConfigMap's keys that the agent reads.
-func (o Options) ConfigMapFiles() []string {
-	return []string{path.Join(o.ConfigMap, "stubDomains"), path.Join(o.ConfigMap, "upstreamNameservers")}
 }
 
 // kubeDNS is the environment variable with the address of the Service kube-dns, which the kubelet sets in pods of that Service's namespace.
