@@ -56,7 +56,6 @@ type kernel struct {
 	fault      string    // why kernel hits do not work although the configuration enables them
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
 	paused     bool      // a handover is under way or done
-	swept      bool      // disable has tried to remove the pinned programs and maps, and openLevel was not called since
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
@@ -100,7 +99,10 @@ func (k *kernel) reconcile() {
 	}
 	conf := k.conf()
 	if conf.KernelHits.Mode == config.KernelHitsOff {
-		k.disable()
+		if k.seen.conf != conf {
+			k.disable()
+			k.seen = kernelInput{conf: conf}
+		}
 		return
 	}
 	if k.level != nil && k.broken != nil {
@@ -145,7 +147,6 @@ func automatic(conf *config.Node) bool { return conf.KernelHits.Mode == config.K
 
 // openLevel loads the BPF program and its maps, and tests them before the program is attached to a pod's link.
 func (k *kernel) openLevel() error {
-	k.swept = false // even if the rest fails, programs and maps may be pinned
 	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.transparent != nil, Log: k.log})
 	if err != nil {
 		return err
@@ -232,20 +233,17 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// disable closes the BPF program if it is open, and tries once to remove the pinned programs and maps.
+// disable closes the BPF program if it is open, and tries once to remove the pinned programs and maps, which a program that could not be
+// loaded, or an earlier agent, may have left, too.
 func (k *kernel) disable() {
-	k.fault, k.seen = "", kernelInput{}
+	k.fault = ""
 	if k.level != nil {
 		k.closeLevel()
 		k.log.Info("kernel hits disabled by the configuration")
 	}
-	if k.swept {
-		return
-	}
 	if err := removeKernelHits(k.folder); err != nil {
 		k.log.Warn("cannot remove all kernel programs of neardns; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
 	}
-	k.swept = true
 }
 
 // removeKernelHits removes pinned programs and maps from a folder of the BPF file system, and detaches the programs from links of this

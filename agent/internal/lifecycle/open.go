@@ -99,8 +99,7 @@ func (a *agent) openCache(o *opened) (err error) {
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = podindex.New(a.conf)
 	o.offloader = offload.New(a.answers.Store, kernelAnswers)
-	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store,
-		clients: a.clients, offloader: o.offloader})
+	o.server = newServer(a.log, o.gate, o.upstreams, a.answers.Store, a.clients, o.offloader)
 	if !o.plan.StartsUnserved() {
 		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
 			return &ConfigError{err}

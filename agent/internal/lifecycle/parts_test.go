@@ -14,27 +14,18 @@ import (
 func TestProofIsOfThisBootAndNode(t *testing.T) {
 	dir := t.TempDir()
 	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
-	write := func() {
-		t.Helper()
-		testutil.Must(t, (&verifiedFallbacks{dir: dir}).Write(addrs))
-	}
 	read := func(p *verifiedFallbacks, want bool, what string) {
 		t.Helper()
 		if got, err := p.Read(); err != nil || slices.Equal(got, addrs) != want {
 			t.Errorf("%s: %v, %v; wanted: %v", what, got, err, want)
 		}
 	}
-	write()
+	testutil.Must(t, (&verifiedFallbacks{dir: dir}).Write(addrs))
 	read(&verifiedFallbacks{dir: dir}, true, "the same node")
 	read(&verifiedFallbacks{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
-	change := func(f func(*nodestate.Proof)) {
-		t.Helper()
-		write()
-		proof, _, err := nodestate.ProofFile(dir).Read()
-		testutil.Must(t, err)
-		f(&proof)
-		testutil.Must(t, nodestate.ProofFile(dir).Write(proof))
-	}
-	change(func(p *nodestate.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
+	proof, _, err := nodestate.ProofFile(dir).Read()
+	testutil.Must(t, err)
+	proof.Boot = "00000000-0000-0000-0000-000000000000"
+	testutil.Must(t, nodestate.ProofFile(dir).Write(proof))
 	read(&verifiedFallbacks{dir: dir}, false, "another boot")
 }

@@ -22,28 +22,22 @@ import (
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
-// parts has the state of neardns's CoreDNS plugins and of the observer. It outlives reloads of the Corefile.
-type parts struct {
-	gate      *limit.Gate
-	upstreams *forward.Servers
-	answers   *answers.Store
-	clients   *podindex.Clients  // nil: clients are not identified and not counted
-	offloader *offload.Offloader // nil if there are no kernel hits
-}
-
-func newServer(log *slog.Logger, p parts) *server.Server {
+// newServer makes a server. The state of its plugins outlives reloads of the Corefile. If clients is nil, clients are not identified and not
+// counted. If offloader is nil, there are no kernel hits.
+func newServer(log *slog.Logger, gate *limit.Gate, upstreams *forward.Servers, store *answers.Store, clients *podindex.Clients,
+	offloader *offload.Offloader) *server.Server {
 	var watch listener.Observer
-	if c := p.clients; c != nil {
-		watch = observer{c, p.upstreams}
+	if clients != nil {
+		watch = observer{clients, upstreams}
 	}
 	s := server.New(log, watch,
 		corefile.Plugin{Name: "probe", Setup: probe.Setup(steer.ProbeSource4, steer.ProbeSource6)},
 		corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
-		corefile.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
-		corefile.Plugin{Name: "ask", Setup: forward.Setup(p.upstreams)},
-		corefile.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.offloader)})
-	if p.offloader != nil {
-		s.OnChange(p.offloader.Changed)
+		corefile.Plugin{Name: "limit", Setup: limit.Setup(gate)},
+		corefile.Plugin{Name: "ask", Setup: forward.Setup(upstreams)},
+		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), offloader)})
+	if offloader != nil {
+		s.OnChange(offloader.Changed)
 	}
 	return s
 }
@@ -67,9 +61,8 @@ func (o observer) Record(a queryinfo.Answer) {
 // because CoreDNS knows only the text.
 func Check(p plan.Plan, path string) error {
 	none := slog.New(slog.DiscardHandler)
-	return checkDNS(newServer(none,
-		parts{gate: limit.New(limit.DefaultLimit), upstreams: forward.NewServers(none), answers: answers.NewStore(0)}), p.Server,
-		path)
+	s := newServer(none, limit.New(limit.DefaultLimit), forward.NewServers(none), answers.NewStore(0), nil, nil)
+	return checkDNS(s, p.Server, path)
 }
 
 func checkDNS(server *server.Server, conf server.Config, path string) error {

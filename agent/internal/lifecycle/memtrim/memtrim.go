@@ -54,7 +54,8 @@ func areas(smaps, file string) []area {
 	var a area
 	mine := false
 	for line := range strings.Lines(smaps) {
-		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		line = strings.TrimSuffix(line, "\n")
+		key, value, _ := strings.Cut(line, " ")
 		if name, ok := strings.CutSuffix(key, ":"); ok {
 			if !mine {
 				continue
@@ -70,21 +71,15 @@ func areas(smaps, file string) []area {
 			}
 			continue
 		}
-		a, mine = header(key, value, file)
+		a, mine = header(line, file)
 	}
 	return all
 }
 
-// header parses the first line of a mapping in smaps, and reports whether the mapping is read-only and of this file.
-func header(span, rest, file string) (area, bool) {
-	first, last, _ := strings.Cut(span, "-")
-	start, err := strconv.ParseUint(first, 16, strconv.IntSize)
-	end, err2 := strconv.ParseUint(last, 16, strconv.IntSize)
-	// Skip permissions, offset, device and inode; the file's name follows, and may contain spaces.
-	perms, rest, _ := strings.Cut(rest, " ")
-	for range 3 {
-		_, rest, _ = strings.Cut(strings.TrimLeft(rest, " "), " ")
-	}
-	mine := err == nil && err2 == nil && start < end && (perms == "r--p" || perms == "r-xp") && strings.TrimLeft(rest, " ") == file
-	return area{start: uintptr(start), end: uintptr(end)}, mine
+// header parses the first line of a mapping in smaps, which ends with the file's name, and reports whether the mapping is read-only and of
+// this file.
+func header(line, file string) (a area, mine bool) {
+	var perms string
+	n, _ := fmt.Sscanf(line, "%x-%x %s", &a.start, &a.end, &perms)
+	return a, n == 3 && a.start < a.end && (perms == "r--p" || perms == "r-xp") && strings.HasSuffix(line, " "+file)
 }
