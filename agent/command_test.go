@@ -63,7 +63,7 @@ func TestCommandLine(t *testing.T) {
 		{"help of none", []string{"help", "statsu"}, nil, cli.Config, "", `did you mean "status"?`},
 		{"completion", []string{"completion", "bash"}, nil, cli.Good, "__start_neardns-agent", ""},
 		{"version as JSON", []string{"version", "-o", "json"}, nil, cli.Good, `"program": "neardns-agent"`, ""},
-		{"output format", []string{"status", "-o", "xml"}, nil, cli.Config, "", "-o xml: json, yaml"},
+		{"output format", []string{"status", "-o", "xml"}, nil, cli.Config, "", "flag: write json, yaml, wide"},
 		{"two formats", []string{"pods", "-o", "yaml", "--json"}, nil, cli.Config, "", "use one of them"},
 		{"bundle over a link", []string{"doctor", "--bundle", "/proc/self/exe"}, nil, cli.Config, "", "it exists and is no regular file"},
 		{"a folder that is not there", []string{"node", "--pod-dir", "/none/x"}, nil, cli.Config, "", "--pod-dir: stat /none/x: no such file or directory"},

@@ -18,11 +18,7 @@ func doctorCommand(e env) *cobra.Command {
 		"also write the data for a bug report to `FILE`, a tar.gz; \"-\" writes it to standard output, including the doctor's report")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		format, err := out.Format()
-		if err != nil {
-			return err
-		}
-		if into == "-" && format != "" {
+		if format := out.String(); into == "-" && format != "" {
 			return cli.Usagef("--bundle - and -o %s: the standard output takes one of them", format)
 		}
 		if st, err := os.Lstat(into); err == nil && into != "-" && !st.Mode().IsRegular() { // a rename would replace it

@@ -14,9 +14,6 @@ func podsCommand(e env) *cobra.Command {
 	path := configFlag(c)
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if _, err := out.Format(); err != nil {
-			return err
-		}
 		conf, err := loadConfig(e, *path)
 		if err != nil {
 			return err

@@ -20,9 +20,6 @@ func queryCommand(e env) *cobra.Command {
 	kind := c.Flags().String("type", "A", "record `TYPE` to query")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if _, err := out.Format(); err != nil {
-			return err
-		}
 		qtype, ok := inspect.QueryType(*kind)
 		if !ok {
 			return cli.Usagef("--type %s: there is no such record type", *kind)

@@ -24,10 +24,6 @@ func statusCommand(e env) *cobra.Command {
 	path := configFlag(c)
 	out := cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		format, err := out.Format()
-		if err != nil {
-			return err
-		}
 		in, err := inspector(c.Context(), e, *path)
 		if err != nil {
 			return err
@@ -36,13 +32,7 @@ func statusCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := out.Print(e.Stdout, s, func() string { return s.Text(format == "wide") }); err != nil {
-			return err
-		}
-		if !s.Good() {
-			return &cli.ExitError{Code: cli.Degraded}
-		}
-		return nil
+		return out.Report(e.Stdout, s, func() string { return s.Text(out.String() == "wide") }, s.Good())
 	}
 	return c
 }

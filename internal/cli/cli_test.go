@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // program is a root with each kind of command.
@@ -51,7 +53,8 @@ func TestRun(t *testing.T) {
 		"show --json":          {Good, "\"a\": 1", ""},
 		"show --output=yaml":   {Good, "a: 1\nb:\n- <x>\n", ""},
 		"show -o wide":         {Good, "text", ""},
-		"show -o xml":          {Config, "", "-o xml: json, yaml, wide"},
+		"show --output=":       {Good, "text\n", ""}, // as kubectl neardns query calls the agent
+		"show -o xml":          {Config, "", "\"xml\" for \"-o, --output\" flag: write json, yaml, wide"},
 		"show --json -o yaml":  {Config, "", "use one of them"},
 		"break":                {Failed, "", "prog break: broken\n"},
 		"poor":                 {Degraded, "", ""},
@@ -82,5 +85,18 @@ func TestBuild(t *testing.T) {
 	}
 	if got := buildOf("prog", "v1", func() (*debug.BuildInfo, bool) { return nil, false }); got.Commit != "" || got.Version != "v1" {
 		t.Errorf("without build information: %+v", got)
+	}
+}
+
+// A compromised node must not control the user's terminal.
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"node a: Größe 1 °\n": "node a: Größe 1 °\n",
+		"a\x1b[2Jb\tc\x7fd":   "a?[2Jb?c?d",
+		"a\u009b2Jb\u0085c":   "a?2Jb?c", // C1 control characters: U+009B is the same as ESC [
+		"a\x9b2Jb":            "a\ufffd2Jb",
+		"a\u202eb":            "a?b", // reverses the text after it
+	} {
+		testutil.Equal(t, text, want, Printable(text))
 	}
 }

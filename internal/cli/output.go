@@ -2,11 +2,14 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
@@ -14,40 +17,46 @@ import (
 
 // Output is the flag -o of a command that can print its result as text, JSON or YAML. The flag --json is short for -o json.
 type Output struct {
-	format string
-	json   bool
-	extra  []string
+	format string // "" for text, "json", "yaml" or one of the extra formats
+	known  []string
 }
 
 // OutputFlag adds the flags -o and --json to c. extra are formats that only this command has.
 func OutputFlag(c *cobra.Command, extra ...string) *Output {
-	o := &Output{extra: extra}
-	names := strings.Join(append([]string{"json", "yaml"}, extra...), ", ")
-	c.Flags().StringVarP(&o.format, "output", "o", "", "print it as `FORMAT`: "+names+"; default: text")
-	c.Flags().BoolVar(&o.json, "json", false, "the same as -o json")
+	o := &Output{known: append([]string{"json", "yaml"}, extra...)}
+	c.Flags().VarP(o, "output", "o", "print it as `FORMAT`: "+strings.Join(o.known, ", ")+"; default: text")
+	c.Flags().BoolFunc("json", "the same as -o json", func(string) error { return o.Set("json") })
 	return o
 }
 
-// Format returns the chosen format: "" for text, "json", "yaml" or one of the extra formats.
-func (o *Output) Format() (string, error) {
-	switch {
-	case o.json && o.format != "" && o.format != "json":
-		return "", Usagef("--json and -o %s: use one of them", o.format)
-	case o.json:
-		return "json", nil
-	case o.format != "" && !slices.Contains(append([]string{"json", "yaml"}, o.extra...), o.format):
-		return "", Usagef("-o %s: json, yaml%s", o.format, strings.Join(append([]string{""}, o.extra...), ", "))
+// String returns the chosen format: "" for text, "json", "yaml" or one of the extra formats.
+func (o *Output) String() string { return o.format }
+
+// Type implements pflag.Value.
+func (*Output) Type() string { return "format" }
+
+// Set implements pflag.Value. The empty format is text, as without the flag.
+func (o *Output) Set(format string) error {
+	if format != "" && !slices.Contains(o.known, format) {
+		return errors.New("write " + strings.Join(o.known, ", "))
+	} else if o.format != "" && o.format != format {
+		return fmt.Errorf("-o %s is set, too: use one of them", o.format)
 	}
-	return o.format, nil
+	o.format = format
+	return nil
+}
+
+// Report prints v or text as Print does, and returns an error with the exit code Degraded unless good.
+func (o *Output) Report(w io.Writer, v any, text func() string, good bool) error {
+	if err := o.Print(w, v, text); err != nil || good {
+		return err
+	}
+	return &ExitError{Code: Degraded}
 }
 
 // Print prints v as JSON or YAML if that is the chosen format, and else what text returns.
 func (o *Output) Print(w io.Writer, v any, text func() string) error {
-	format, err := o.Format()
-	if err != nil {
-		return err
-	}
-	switch format {
+	switch o.format {
 	case "json":
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
@@ -65,8 +74,28 @@ func (o *Output) Print(w io.Writer, v any, text func() string) error {
 		_, err = w.Write(out)
 		return err
 	}
-	_, err = io.WriteString(w, text())
+	_, err := io.WriteString(w, text())
 	return err
+}
+
+// Plural returns a number of things as text.
+func Plural(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+		thing = strings.Replace(thing, "ys", "ies", 1)
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
+// Printable replaces characters that do not print, except newlines, with "?": the text comes from other programs, or from a node, and must
+// not control the user's terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) && r != '\n' {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 // build is what `version -o json` prints.

@@ -11,8 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/neardns/neardns/agent/internal/overview"
 )
 
 // ExcludedLabel is the node label that, with the value "excluded", keeps the cache off a node, by an affinity of the agents' DaemonSet.
@@ -39,7 +42,7 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	}
 	var nodes metav1.PartialObjectMetadataList
 	nodesErr := c.list(ctx, "/api/v1/nodes", nodeQuery, namesOnly, &nodes)
-	if IsForbidden(nodesErr) {
+	if apierrors.IsForbidden(nodesErr) {
 		c.Note("nodes without an agent are not listed: %v", nodesErr)
 	} else if nodesErr != nil {
 		return nil, fmt.Errorf("list the nodes: %w", nodesErr)
@@ -111,9 +114,12 @@ func rank(p corev1.Pod) (n int) {
 	return n
 }
 
-// ReadAll calls read for all agents that can be read, in parallel, each within the timeout of a request.
-func ReadAll[T any](ctx context.Context, c *Cluster, agents []Agent, read func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
-	return parallel(ctx, agents, c.timeoutFor(readTimeout), read)
+// ReadAll reads the state that all agents that can be read report, in parallel, each within the timeout of a request.
+func (c *Cluster) ReadAll(ctx context.Context, agents []Agent) ([]overview.Node, []error) {
+	return parallel(ctx, agents, c.timeoutFor(readTimeout), func(ctx context.Context, a Agent) (n overview.Node, err error) {
+		err = c.read(ctx, a.Pod, overview.Path, &n)
+		return n, err
+	})
 }
 
 // ExecAll calls run for all agents that can be read, in parallel, each within the timeout of a command on a node.

@@ -5,8 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestMatch(t *testing.T) {
@@ -48,18 +46,5 @@ func TestMatchRollout(t *testing.T) {
 		if excluded != c.excluded {
 			t.Errorf("%s: %q is excluded, want %q", name, excluded, c.excluded)
 		}
-	}
-}
-
-// A compromised node must not control the user's terminal.
-func TestPrintable(t *testing.T) {
-	for text, want := range map[string]string{
-		"node a: Größe 1 °\n": "node a: Größe 1 °\n",
-		"a\x1b[2Jb\tc\x7fd":   "a?[2Jb?c?d",
-		"a\u009b2Jb\u0085c":   "a?2Jb?c", // C1 control characters: U+009B is the same as ESC [
-		"a\x9b2Jb":            "a\ufffd2Jb",
-		"a\u202eb":            "a?b", // reverses the text after it
-	} {
-		testutil.Equal(t, text, want, Printable(text))
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -115,23 +115,8 @@ func (c *Cluster) timeoutFor(usual time.Duration) time.Duration {
 	return usual
 }
 
-// statusError is an unsuccessful HTTP answer of the API server, or of an agent behind it.
-type statusError struct {
-	code    int
-	message string
-}
-
-func (e *statusError) Error() string { return e.message }
-
-func hasCode(err error, code int) bool {
-	var status *statusError
-	return errors.As(err, &status) && status.code == code
-}
-
-// IsForbidden reports whether the API server refused a request because the user lacks the permission.
-func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
-
-// get reads a path of the API server. accept may be empty.
+// get reads a path of the API server. accept may be empty. An unsuccessful answer of the server, or of an agent behind it, is an
+// apierrors.StatusError.
 func (c *Cluster) get(ctx context.Context, path string, query url.Values, accept string) ([]byte, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
@@ -158,7 +143,8 @@ func (c *Cluster) get(ctx context.Context, path string, query url.Values, accept
 	if json.Unmarshal(text, &status) != nil || status.Message == "" {
 		status.Message = resp.Status + ": " + strings.TrimSpace(string(text[:min(len(text), 200)]))
 	}
-	return nil, &statusError{resp.StatusCode, strings.ReplaceAll(status.Message, "\n", " ")}
+	status.Code, status.Message = int32(resp.StatusCode), strings.ReplaceAll(status.Message, "\n", " ") //nolint:gosec // three digits
+	return nil, &apierrors.StatusError{ErrStatus: status}
 }
 
 // reason returns an error without the request's URL. If the timeout ended the request, the error names the flag for it.
@@ -202,10 +188,10 @@ func (c *Cluster) podPath(pod string) string {
 	return "/api/v1/namespaces/" + c.namespace + "/pods/" + pod
 }
 
-// Read reads JSON into out from a path of the agent's metrics listener, through the API server's proxy.
-func (c *Cluster) Read(ctx context.Context, pod, path string, out any) error {
+// read reads JSON into out from a path of the agent's metrics listener, through the API server's proxy.
+func (c *Cluster) read(ctx context.Context, pod, path string, out any) error {
 	text, err := c.get(ctx, c.podPath(pod)+":"+strconv.Itoa(int(c.port))+"/proxy"+path, nil, "")
-	if hasCode(err, http.StatusNotFound) && strings.Contains(err.Error(), "404 page") {
+	if apierrors.IsNotFound(err) && strings.Contains(err.Error(), "404 page") {
 		return fmt.Errorf("the agent serves no %s: it is of an earlier release", path)
 	}
 	if err != nil {
@@ -245,18 +231,7 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	case err == nil || stdout.Len() > 0 && errors.As(err, new(exec.CodeExitError)):
 		return stdout.Bytes(), nil
 	case text != "":
-		return nil, errors.New(Printable(text))
+		return nil, errors.New(cli.Printable(text))
 	}
 	return nil, err
-}
-
-// Printable replaces characters that do not print, except newlines, with "?", because the text comes from a node, and a compromised node
-// must not control the user's terminal.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) && r != '\n' {
-			return '?'
-		}
-		return r
-	}, text)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/agent/kubectl/internal/policies"
@@ -27,18 +28,12 @@ type finding struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// nodeReport is the part of the output of `neardns-agent doctor -o json` that is used.
-type nodeReport struct {
-	Findings []finding `json:"findings"`
-	Good     bool      `json:"good"`
-}
-
 const (
 	fail = "FAIL"
 	warn = "WARN"
 )
 
-// report is the result of the doctor for the whole cluster.
+// report is the result of the doctor: that of `neardns-agent doctor -o json` for a node, or the one for the whole cluster.
 type report struct {
 	Findings []finding `json:"findings"`
 	Verdict  string    `json:"verdict"`
@@ -49,9 +44,6 @@ func doctorCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "doctor", Short: "check every node, and find network policies that keep pods from the cache (needs pods/exec)"}
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if _, err := out.Format(); err != nil {
-			return err
-		}
 		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
@@ -61,13 +53,7 @@ func doctorCommand(o *cluster.Options) *cobra.Command {
 			return err
 		}
 		r := examine(c.Context(), cl, agents)
-		if err := out.Print(c.OutOrStdout(), r, r.text); err != nil {
-			return err
-		}
-		if !r.Good {
-			return &cli.ExitError{Code: cli.Degraded}
-		}
-		return nil
+		return out.Report(c.OutOrStdout(), r, r.text, r.Good)
 	}
 	return c
 }
@@ -75,7 +61,7 @@ func doctorCommand(o *cluster.Options) *cobra.Command {
 // examine runs the doctor on every node, and checks the cluster's network policies.
 func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) report {
 	agents = slices.DeleteFunc(agents, func(a cluster.Agent) bool { return a.Excluded })
-	nodes, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (r nodeReport, err error) {
+	nodes, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (r report, err error) {
 		text, err := c.Exec(ctx, a.Pod, "doctor", "-o", "json")
 		if err == nil {
 			err = json.Unmarshal(text, &r)
@@ -84,7 +70,7 @@ func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) re
 	})
 	r := grouped(agents, nodes, errs)
 	var list networkingv1.NetworkPolicyList
-	if err := c.Get(ctx, "/apis/networking.k8s.io/v1/networkpolicies", &list); cluster.IsForbidden(err) {
+	if err := c.Get(ctx, "/apis/networking.k8s.io/v1/networkpolicies", &list); apierrors.IsForbidden(err) {
 		c.Note("network policies are not examined: %v", err)
 	} else if err != nil {
 		r.Findings = append(r.Findings, finding{State: warn, Check: "network policy", What: "could not be read: " + err.Error()})
@@ -123,23 +109,19 @@ func join(addresses []netip.Addr) string {
 // arrangements there are none); the default if it cannot be read.
 func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, errs []error) []netip.Addr {
 	if i := slices.Index(errs, nil); i >= 0 {
-		nodes, errs := cluster.ReadAll(ctx, c, agents[i:i+1], readOverview(c))
-		if errs[0] == nil {
+		if nodes, errs := c.ReadAll(ctx, agents[i:i+1]); errs[0] == nil {
 			return nodes[0].Steering
 		}
 	}
 	return []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 }
 
-// sameness is the key by which findings of several nodes count as the same.
-type sameness struct{ state, check, what, do string }
-
 // grouped merges equal findings of several nodes into one, and sorts them: failures first, then by the number of nodes.
-func grouped(agents []cluster.Agent, nodes []nodeReport, errs []error) report {
-	found := map[sameness]*finding{}
+func grouped(agents []cluster.Agent, nodes []report, errs []error) report {
+	found := map[[4]string]*finding{} // by state, check, text and remedy
 	good := 0
 	add := func(f finding, node string) {
-		key := sameness{f.State, f.Check, f.What, f.Do}
+		key := [4]string{f.State, f.Check, f.What, f.Do}
 		if found[key] == nil {
 			found[key] = &finding{State: f.State, Check: f.Check, What: f.What, Do: f.Do}
 		}
@@ -182,20 +164,13 @@ func (r *report) text() string {
 		}
 		for kind, names := range map[string][]string{"node": f.Nodes, "namespace": f.Namespaces} {
 			if len(names) > 0 {
-				fmt.Fprintf(&b, "      %s: %s\n", plural(len(names), kind), some(names))
+				fmt.Fprintf(&b, "      %s: %s\n", cli.Plural(len(names), kind), some(names))
 			}
 		}
 		b.WriteString("\n")
 	}
 	b.WriteString(r.Verdict + "\n")
-	return cluster.Printable(b.String())
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
+	return cli.Printable(b.String())
 }
 
 // some returns the names joined by commas, shortened if there are many; -o json prints all.

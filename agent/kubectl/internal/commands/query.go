@@ -27,10 +27,6 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 	kind := c.Flags().String("type", "A", "`TYPE` of the records")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		format, err := out.Format()
-		if err != nil {
-			return err
-		}
 		namespace, name, ok := strings.Cut(*pod, "/")
 		if *pod != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")) {
 			return cli.Usagef("--pod %s: write namespace/name", *pod)
@@ -48,7 +44,7 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 				return fmt.Errorf("pod %s is on no node yet", *pod)
 			}
 		}
-		return runQuery(c.Context(), cl, c.OutOrStdout(), "query", "-o", format, "--type", *kind, "--pod", *pod, "--", args[0])
+		return runQuery(c.Context(), cl, c.OutOrStdout(), "query", "-o", out.String(), "--type", *kind, "--pod", *pod, "--", args[0])
 	}
 	return c
 }
@@ -70,6 +66,6 @@ func runQuery(ctx context.Context, c *cluster.Cluster, stdout io.Writer, command
 		return fmt.Errorf("node %s: %w", agents[i].Node, errs[0])
 	}
 	c.Note("on node %s:", agents[i].Node)
-	_, err = io.WriteString(stdout, cluster.Printable(string(texts[0])))
+	_, err = io.WriteString(stdout, cli.Printable(string(texts[0])))
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
@@ -48,7 +49,7 @@ func readings(ctx context.Context, c *cluster.Cluster, interval time.Duration) (
 		return nil, err
 	}
 	read := func() []reading {
-		nodes, errs := cluster.ReadAll(ctx, c, agents, readOverview(c))
+		nodes, errs := c.ReadAll(ctx, agents)
 		out := make([]reading, len(agents))
 		for i, a := range agents {
 			out[i] = readingOf(a, &nodes[i], errs[i])
@@ -88,13 +89,6 @@ func readingOf(a cluster.Agent, n *overview.Node, err error) reading {
 	return r
 }
 
-func readOverview(c *cluster.Cluster) func(ctx context.Context, a cluster.Agent) (overview.Node, error) {
-	return func(ctx context.Context, a cluster.Agent) (n overview.Node, err error) {
-		err = c.Read(ctx, a.Pod, overview.Path, &n)
-		return n, err
-	}
-}
-
 // countFrom subtracts the counts of an earlier reading, so that only the time since counts. It changes nothing if the agent was restarted
 // meanwhile.
 func (r *reading) countFrom(before reading) {
@@ -124,10 +118,6 @@ func statusCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "show every node: serving or not, leases, hit ratio, queries per second, pods, last fault"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		format, err := out.Format()
-		if err != nil {
-			return err
-		}
 		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
@@ -136,14 +126,9 @@ func statusCommand(o *cluster.Options) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		text := func() string { return statusTable(nodes, format == "wide") }
-		if err := out.Print(c.OutOrStdout(), map[string]any{"nodes": nodes}, text); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(nodes, func(r reading) bool { return !r.good() }) {
-			return &cli.ExitError{Code: cli.Degraded}
-		}
-		return nil
+		bad := slices.ContainsFunc(nodes, func(r reading) bool { return !r.good() })
+		text := func() string { return statusTable(nodes, out.String() == "wide") }
+		return out.Report(c.OutOrStdout(), map[string]any{"nodes": nodes}, text, !bad)
 	}
 	return c
 }
@@ -202,7 +187,7 @@ func faults(n *overview.Node, wide bool) string {
 		}
 	}
 	if f := n.LastFault; f != nil && len(all) == 0 {
-		all = append(all, fmt.Sprintf("%s ago %s: %s", age(n.Time.Sub(f.Time)), f.Part, f.What))
+		all = append(all, fmt.Sprintf("%s ago %s: %s", duration.HumanDuration(n.Time.Sub(f.Time)), f.Part, f.What))
 	}
 	text := strings.ReplaceAll(strings.Join(all, "; "), "\n", " ")
 	if letters := []rune(text); !wide && len(letters) > short {

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
-	"time"
 
-	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
+	"github.com/neardns/neardns/internal/cli"
 )
 
 // table is a text table in the layout of kubectl's tables.
@@ -26,7 +25,7 @@ func newTable(head ...any) *table {
 // add adds cells to the current row. It replaces control characters, because the texts come from nodes.
 func (t *table) add(cells ...any) {
 	for _, c := range cells {
-		t.cells = append(t.cells, strings.ReplaceAll(cluster.Printable(fmt.Sprint(c)), "\n", "?"))
+		t.cells = append(t.cells, strings.ReplaceAll(cli.Printable(fmt.Sprint(c)), "\n", "?"))
 	}
 }
 
@@ -40,19 +39,6 @@ func (t *table) end(cells ...any) {
 func (t *table) text() string {
 	_ = t.w.Flush() // into memory
 	return t.b.String()
-}
-
-// age returns a duration in the form that kubectl uses, for example 5m.
-func age(d time.Duration) string {
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
 func percent(part, whole uint64) string {

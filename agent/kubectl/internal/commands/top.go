@@ -32,9 +32,6 @@ func topCommand(o *cluster.Options) *cobra.Command {
 	sortBy := c.Flags().String("sort-by", "queries", "`COUNT` to sort by: queries, misses, nxdomain or failures")
 	limit := c.Flags().Int("limit", 20, "`NUMBER` of lines; 0: all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if _, err := out.Format(); err != nil {
-			return err
-		}
 		count := counts()[*sortBy]
 		if count == nil {
 			return cli.Usagef("--sort-by %s: queries, misses, nxdomain, failures", *sortBy)
