@@ -14,15 +14,11 @@ import (
 // agent started. If tenants is false, it names no pod.
 func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now time.Time) overview.Node {
 	o := overview.Node{Version: s.Version, Instance: s.Instance, Started: s.Started, Time: now, Serving: s.Ready && len(s.Faults) == 0,
-		Arranged: s.Arranged, Leases: []overview.Lease{}, Faults: map[string]string{}, States: map[string]int{},
+		Arranged: s.Arranged, Leases: append([]overview.Lease{}, s.Leases...), Faults: map[string]string{}, States: map[string]int{},
 		Counts: overview.Counts{Queries: inKernel, Hits: inKernel, Kernel: inKernel}}
 	if c := s.Cache; c != nil {
 		o.Counts.Queries += uint64(c.Hits + c.Misses)
 		o.Counts.Hits += uint64(c.Hits)
-	}
-	for _, l := range s.Leases {
-		o.Leases = append(o.Leases, overview.Lease{Address: l.Address.String(), Protocol: l.Protocol, Held: l.Held, Since: l.Since,
-			Reason: l.Reason})
 	}
 	for _, r := range s.Redirects {
 		o.Steering = append(o.Steering, r.Steering)
@@ -58,7 +54,7 @@ func topOf(views []PodView) []overview.Pod {
 			p = overview.Pod{Pod: name, State: steered(v.Decisions)}
 		}
 		if v.Counts != nil {
-			p.Counts = p.Counts.Add(overview.Counts(*v.Counts))
+			p.Counts = p.Counts.Add(*v.Counts)
 		}
 		pods[name] = p
 	}

@@ -28,7 +28,7 @@ func TestOverview(t *testing.T) {
 		{Container: "0123456789abcdef", Decisions: steered},
 	}
 	want := overview.Node{Version: "v1", Instance: "abc", Started: at, Time: at.Add(time.Minute), Serving: true,
-		Leases: []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true, Since: at}}, Faults: map[string]string{},
+		Leases: []overview.Lease{{Address: addr("169.254.20.11"), Protocol: "udp", Held: true, Since: at}}, Faults: map[string]string{},
 		LastFault: &overview.Fault{Time: at, Part: "pods", What: "shop/web: no such file"},
 		Counts:    overview.Counts{Queries: 100, Hits: 70, Kernel: 10}, States: map[string]int{"steered": 3, "pending": 1},
 		Pods: []overview.Pod{{Pod: "shop/web", State: "steered",

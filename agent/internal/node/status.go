@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node/evidence"
+	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/internal/dns/forward"
 	"github.com/neardns/neardns/internal/offload/podlinks"
 	"github.com/neardns/neardns/pkg/steer"
@@ -56,11 +57,7 @@ type Process struct {
 }
 
 // Fault is a present or past fault.
-type Fault struct {
-	Time time.Time `json:"time"`
-	Part string    `json:"part"`
-	What string    `json:"what"`
-}
+type Fault = overview.Fault
 
 // CacheStatus is the cache's memory use, with its hits and misses since the process started.
 type CacheStatus struct {
@@ -87,13 +84,7 @@ type KernelHits struct {
 }
 
 // LeaseStatus is the lease of one address and protocol.
-type LeaseStatus struct {
-	Address  netip.Addr `json:"address"`
-	Protocol string     `json:"protocol"`
-	Held     bool       `json:"held"`
-	Since    time.Time  `json:"since"`            // when the lease was granted or lost, or when the target was added
-	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is, or if it expired unnoticed
-}
+type LeaseStatus = overview.Lease
 
 // Status returns the current state. It may be called at any time.
 func (n *Node) Status() Status {

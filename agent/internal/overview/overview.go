@@ -38,11 +38,11 @@ type Node struct {
 
 // Lease is the lease of one address and protocol.
 type Lease struct {
-	Address  string    `json:"address"`
-	Protocol string    `json:"protocol"`
-	Held     bool      `json:"held"`
-	Since    time.Time `json:"since"`
-	Reason   string    `json:"reason,omitempty"` // why there is no lease
+	Address  netip.Addr `json:"address"`
+	Protocol string     `json:"protocol"`
+	Held     bool       `json:"held"`
+	Since    time.Time  `json:"since"`            // when the lease was granted or lost, or when the target was added
+	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is, or if it expired unnoticed
 }
 
 // Fault is a fault of the node, which may be over.
@@ -58,7 +58,7 @@ type Counts struct {
 	Hits    uint64 `json:"hits"`   // number of Queries answered from the cache, by the agent or the kernel program
 	Kernel  uint64 `json:"kernel"` // number of Queries answered by the kernel program
 	// NXDomain and Failures are the numbers of Queries whose response code is NXDOMAIN, and neither NOERROR nor NXDOMAIN. They are set only
-	// in Pod.Counts.
+	// for pods and namespaces.
 	NXDomain uint64 `json:"nxdomain,omitempty"`
 	Failures uint64 `json:"failures,omitempty"`
 }

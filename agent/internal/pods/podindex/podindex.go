@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
@@ -43,7 +44,8 @@ type client struct {
 type tally struct{ queries, hits, kernel, nxdomain, failures atomic.Uint64 }
 
 func (t *tally) counts() Counts {
-	return Counts{t.queries.Load(), t.hits.Load(), t.kernel.Load(), t.nxdomain.Load(), t.failures.Load()}
+	return Counts{Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), NXDomain: t.nxdomain.Load(),
+		Failures: t.failures.Load()}
 }
 
 // maxNamespaces is the maximum number of namespaces with metrics of their own; the pods of all other namespaces share one series. The
@@ -73,13 +75,7 @@ func (c *Clients) Configure(conf *config.Node) {
 
 // Counts are a pod's queries that the agent or the kernel program answered since the agent or the pod started, whichever is later.
 // Queries that kube-dns answered are not counted.
-type Counts struct {
-	Queries  uint64 `json:"queries"`
-	Hits     uint64 `json:"hits"`     // queries answered from the cache
-	Kernel   uint64 `json:"kernel"`   // hits answered by the kernel program
-	NXDomain uint64 `json:"nxdomain"` // queries answered with NXDOMAIN, by the agent or the kernel program
-	Failures uint64 `json:"failures"` // queries answered with a response code other than NOERROR and NXDOMAIN
-}
+type Counts = overview.Counts
 
 // Pod is what the index knows of one network interface of a pod.
 type Pod struct {

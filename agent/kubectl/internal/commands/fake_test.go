@@ -192,9 +192,10 @@ func (f *fakeAPI) wants(t *testing.T, line string, code int, stdout, stderr stri
 
 // healthy returns the report of a healthy node's agent.
 func healthy() overview.Node {
+	steering := netip.MustParseAddr("169.254.20.11")
 	return overview.Node{Version: "v1.0.0", Instance: "abc", Started: started, Time: now, Serving: true,
-		Leases:   []overview.Lease{{Address: "169.254.20.11", Protocol: "udp", Held: true}, {Address: "169.254.20.11", Protocol: "tcp", Held: true}},
-		Steering: []netip.Addr{netip.MustParseAddr("169.254.20.11")},
+		Leases:   []overview.Lease{{Address: steering, Protocol: "udp", Held: true}, {Address: steering, Protocol: "tcp", Held: true}},
+		Steering: []netip.Addr{steering},
 		Counts:   overview.Counts{Queries: 10000, Hits: 9000, Kernel: 4000}, States: map[string]int{"steered": 30, "given-back": 1, "pending": 2},
 		Pods: []overview.Pod{{Pod: "shop/web", State: "steered",
 			Counts: overview.Counts{Queries: 6000, Hits: 5000, Kernel: 3000, NXDomain: 100, Failures: 7}},

@@ -183,7 +183,7 @@ func faults(n *overview.Node, wide bool) string {
 	}
 	for _, l := range n.Leases {
 		if !l.Held {
-			all = append(all, "now lease "+l.Address+"/"+l.Protocol+": "+l.Reason)
+			all = append(all, "now lease "+l.Address.String()+"/"+l.Protocol+": "+l.Reason)
 		}
 	}
 	if f := n.LastFault; f != nil && len(all) == 0 {
