@@ -31,7 +31,7 @@ func ready(ctx context.Context, e env, path, dir string, alive bool) error {
 	if alive {
 		about = "/healthz"
 	}
-	text, good, err := inspect.Request(ctx, filepath.Join(dir, nodestate.AgentSocketName), about)
+	text, good, err := inspect.Request(ctx, "unix", filepath.Join(dir, nodestate.AgentSocketName), about)
 	if err != nil {
 		return &cli.ExitError{Code: cli.Degraded, Err: err}
 	}

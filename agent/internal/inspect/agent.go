@@ -19,13 +19,14 @@ import (
 // agentTimeout is the time limit for a running agent's answer at its socket.
 const agentTimeout = 3 * time.Second
 
-// Request sends an HTTP request to a running agent's socket. good reports whether the status is 200. An error means that no agent runs
-// there, that this user may not use the socket, or that the agent gives no complete answer.
-func Request(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
+// Request sends an HTTP request to a running agent: to its unix socket at address, or with network "tcp" to an endpoint. good reports
+// whether the status is 200. An error means that no agent runs there, that this user may not use the socket, or that the agent gives no
+// complete answer.
+func Request(ctx context.Context, network, address, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
@@ -52,7 +53,7 @@ func Request(ctx context.Context, socket, path string) (text []byte, good bool, 
 
 // readAgent returns the JSON value that the running agent serves at a path of its socket.
 func readAgent[T any](ctx context.Context, socket, path string) (v T, err error) {
-	text, _, err := Request(ctx, socket, path)
+	text, _, err := Request(ctx, "unix", socket, path)
 	if err != nil {
 		return v, err
 	}
@@ -83,7 +84,7 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 // ofAgent returns the running agent's configuration. It returns an error if no agent answers, or if the agent's release has a
 // configuration that this release cannot read.
 func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, error) {
-	text, good, err := Request(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
+	text, good, err := Request(ctx, "unix", filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
 	if err != nil {
 		return nil, err
 	} else if !good {

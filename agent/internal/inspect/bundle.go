@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,7 +51,8 @@ func (in *Inspector) Bundle(ctx context.Context, report Report, version, configP
 	c.network(ctx)
 	c.logs()
 	c.versions(ctx, version)
-	text, err := readMetrics(ctx, in.Conf.Listen.Metrics.String())
+	// As Prometheus would read them now. Their labels have zones and namespaces, but no names that pods queried.
+	text, _, err := Request(ctx, "tcp", in.Conf.Listen.Metrics.String(), "/metrics")
 	c.Put("metrics.txt", text, err)
 	return c.Bundle
 }
@@ -190,12 +190,11 @@ func tail(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	if info, err := f.Stat(); err == nil && info.Size() > maxLog {
-		if _, err := f.Seek(-maxLog, io.SeekEnd); err != nil {
-			return nil, err
-		}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(f, maxLog))
+	return io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxLog), maxLog))
 }
 
 func (c *collector) versions(ctx context.Context, version string) {
@@ -240,22 +239,4 @@ func output(ctx context.Context, args ...string) ([]byte, error) {
 		return nil, errors.Join(err, errors.New(strings.TrimSpace(errs.String())))
 	}
 	return text, nil
-}
-
-// readMetrics returns the metrics as Prometheus would read them now. Their labels have zones and namespaces, but no names that pods
-// queried.
-func readMetrics(ctx context.Context, address string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
-		return nil, fmt.Errorf("listen.metrics: %w", err)
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to the end
-	return io.ReadAll(resp.Body)
 }

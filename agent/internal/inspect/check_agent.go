@@ -38,7 +38,9 @@ func (f *facts) leasesMissing() bool {
 func (f *facts) agentUnseen() bool { return errors.Is(f.agentErr, fs.ErrPermission) }
 
 func checkArrangement(f *facts, r *findings) string {
-	if f.kernelHitsOff {
+	if !f.want.KernelOnly() {
+		return ""
+	} else if f.kernelHitsOff {
 		r.warn("write kernelHits.mode: \"on\" or namespaces", "transparent, and kernel hits are off: kube-dns answers everything")
 	}
 	return "transparent: no rules in pods, on links or in netfilter"

@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -28,34 +30,48 @@ type network struct {
 	err       error
 }
 
-// network reads the runtime's CNI configuration. containerd and CRI-O use the file whose name comes first in the folder.
-func (in *Inspector) network(redirects []steer.Redirect) network {
-	n := network{folder: in.CNIConf, plugin: filepath.Join(in.CNIBin, conflist.Type)}
-	var files []os.DirEntry
-	if files, n.err = os.ReadDir(in.CNIConf); n.err != nil { // ReadDir sorts by name; it also fails if the folder is not mounted here
-		return n
-	}
+// Network is one file of the runtime's CNI configuration.
+type Network struct {
+	Path  string
+	Entry bool // it has the plugin's entry
+	text  []byte
+}
+
+// Networks reads the CNI configurations in a folder, sorted by name. containerd and CRI-O use the first one. It fails if the folder is not
+// mounted here.
+func Networks(folder string) (out []Network, err error) {
+	files, err := os.ReadDir(folder)
 	for _, f := range files {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Name())) {
 			continue
 		}
-		path := filepath.Join(in.CNIConf, f.Name())
-		data, err := atomicfile.Read(path, 1<<20) // refuses a pipe, which would block os.ReadFile
+		path := filepath.Join(folder, f.Name())
+		text, err := atomicfile.Read(path, 1<<20) // refuses a pipe, which would block os.ReadFile
 		if err != nil {
-			n.err = err
-			return n
+			return out, err
 		}
-		list, err := conflist.Read(data)
-		entry := err == nil && list.Position() > 0
-		switch {
-		case n.effective == "":
-			n.effective, n.entry = path, entry
-			if entry {
-				n.missing = missingRedirects(data, redirects)
-			}
-		case entry:
-			n.elsewhere = append(n.elsewhere, path)
+		list, err := conflist.Read(text)
+		out = append(out, Network{path, err == nil && list.Position() > 0, text})
+	}
+	return out, err
+}
+
+// network reads the runtime's CNI configuration, and whether the plugin's binary can be run.
+func (in *Inspector) network(redirects []steer.Redirect) network {
+	n := network{folder: in.CNIConf, plugin: filepath.Join(in.CNIBin, conflist.Type)}
+	var files []Network
+	if files, n.err = Networks(in.CNIConf); n.err != nil {
+		return n
+	}
+	for i, f := range files {
+		if i == 0 {
+			n.effective, n.entry = f.Path, f.Entry
+		} else if f.Entry {
+			n.elsewhere = append(n.elsewhere, f.Path)
 		}
+	}
+	if n.entry {
+		n.missing = missingRedirects(files[0].text, redirects)
 	}
 	switch info, err := os.Stat(n.plugin); {
 	case errors.Is(err, fs.ErrNotExist) && !exists(in.CNIBin): // the folder is not mounted here, so nothing is known
@@ -71,23 +87,20 @@ func (in *Inspector) network(redirects []steer.Redirect) network {
 func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
 	var doc struct {
 		Plugins []struct {
-			Type      string            `json:"type"`
-			Redirects []json.RawMessage `json:"redirects"`
+			Type      string           `json:"type"`
+			Redirects []steer.Redirect `json:"redirects"`
 		} `json:"plugins"`
 	}
-	_ = json.Unmarshal(list, &doc) // conflist.Read has parsed it before
-	named := map[string]bool{}
+	_ = json.Unmarshal(list, &doc) // conflist.Read has parsed it before; a redirect that cannot be read counts as missing
+	named := map[netip.Addr]bool{}
 	for _, p := range doc.Plugins {
-		for _, raw := range p.Redirects {
-			var r steer.Redirect
-			if _ = json.Unmarshal(raw, &r); r.ClusterDNS.IsValid() && p.Type == conflist.Type { // an unreadable redirect counts as missing
-				named[r.ClusterDNS.String()] = true
-			}
+		for _, r := range p.Redirects {
+			named[r.ClusterDNS] = named[r.ClusterDNS] || p.Type == conflist.Type
 		}
 	}
 	for _, r := range redirects {
-		if a := r.ClusterDNS.String(); !named[a] {
-			out = append(out, a)
+		if !named[r.ClusterDNS] {
+			out = append(out, r.ClusterDNS.String())
 		}
 	}
 	return out
@@ -150,7 +163,7 @@ func (f *facts) checkWatch(r *findings) (inPlace bool) {
 		r.fail("fix that; the watch tries again by itself", "the watch cannot install plugin and entry, or its state cannot be read: %s", w.Fault)
 	case w.Fighting:
 		r.warn(log+", which names the file and its first plugin, and stop what writes it",
-			"another program keeps removing the entry; the watch has restored it %s", plural(w.Repairs, "time"))
+			"another program keeps removing the entry; the watch has restored it %s", cli.Plural(w.Repairs, "time"))
 		return age <= maxWatchAge
 	case age > maxWatchAge:
 		r.warn("start `neardns-install watch` again; when the main network writes its file anew, new pods are not steered until then",

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
@@ -44,7 +45,7 @@ func checkPods(f *facts, r *findings) string {
 		}
 	}
 	if mesh > 0 {
-		r.ok("%s with a service mesh that captures DNS in the pod: the mesh wins", plural(mesh, "pod"))
+		r.ok("%s with a service mesh that captures DNS in the pod: the mesh wins", cli.Plural(mesh, "pod"))
 	}
 	return fmt.Sprintf("%d steered, %d pending, %d bypassed, %d gone: every table is right", counts[pods.Steered], counts[pods.Pending],
 		counts[pods.Bypassed], counts[pods.Gone])
@@ -92,7 +93,7 @@ func checkPodDNS(f *facts, r *findings) string {
 	if inEffect == 0 {
 		return "no pod has other settings than its own"
 	}
-	return plural(inEffect, "pod") + " with the settings wanted"
+	return cli.Plural(inEffect, "pod") + " with the settings wanted"
 }
 
 func checkKernelHits(f *facts, r *findings) string {
@@ -112,7 +113,7 @@ func checkKernelHits(f *facts, r *findings) string {
 		for _, p := range k.Refused {
 			r.ok("%s is not answered in the kernel: %s", p.Pod, p.Why)
 		}
-		return "answered for " + plural(k.Pods, "pod") + ", from " + entries(k.Lent)
+		return "answered for " + cli.Plural(k.Pods, "pod") + ", from " + cli.Plural(k.Lent, "entry")
 	}
 	if k.Fault != "" {
 		r.warn("fix what it names, or write kernelHits.mode: \"off\"; "+answerer+" answers them meanwhile", "none is answered in the kernel: %s",
@@ -125,5 +126,5 @@ func checkKernelHits(f *facts, r *findings) string {
 	if len(k.Served) > 0 && !r.bad {
 		r.ok("answered in place of %s", some(texts(k.Served)))
 	}
-	return "answered for " + plural(k.Pods, "pod") + ", from " + entries(k.Lent)
+	return "answered for " + cli.Plural(k.Pods, "pod") + ", from " + cli.Plural(k.Lent, "entry")
 }

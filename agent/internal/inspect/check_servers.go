@@ -13,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
 )
@@ -24,7 +25,6 @@ type queryResult struct {
 	role   string // what the server is for: cluster, external, a stub domain, fallback
 	took   time.Duration
 	err    error // nil if the server answered
-	own    bool  // the server's address is one of the agent's own
 }
 
 // resolvConf is one resolv.conf file that names upstreams.
@@ -43,8 +43,7 @@ func (in *Inspector) queryServers(ctx context.Context, want plan.Plan, up upstre
 	defer wg.Wait()
 	send := func(list *[]*queryResult, role string, q query, servers ...nameserver.Address) {
 		for _, s := range servers {
-			own := s.Addr.Port() == 53 && slices.Contains(want.Addresses(), s.Addr.Addr())
-			r := &queryResult{server: s.String(), addr: s.Addr.Addr(), role: role, own: own}
+			r := &queryResult{server: s.String(), addr: s.Addr.Addr(), role: role}
 			*list = append(*list, r)
 			wg.Go(func() {
 				begun := time.Now()
@@ -97,13 +96,10 @@ func (in *Inspector) resolvConf(up upstream.Upstreams) (out []resolvConf) {
 
 func checkUpstreams(f *facts, r *findings) string {
 	for _, u := range f.upstreams {
-		switch {
-		case u.own:
-			r.fail("name the server behind it instead", "%s (%s) is an address of this agent: its queries would come back to it", u.server, u.role)
-		case u.err != nil:
+		if u.err != nil {
 			r.fail("check that server and the path to it; the cache serves its entries meanwhile, for as long as cache.serveStale allows",
 				"%s (%s) does not answer: %s", u.server, u.role, u.err)
-		default:
+		} else {
 			r.ok("%s (%s) answers in %s", u.server, u.role, u.took.Round(time.Millisecond))
 		}
 	}
@@ -189,7 +185,7 @@ func checkResolvConf(f *facts, r *findings) string {
 			r.warn("start it, and give the agent the host's network; or name /run/systemd/resolve/resolv.conf in upstreams.external",
 				"%s names %s, a resolver on this node (systemd-resolved, dnsmasq), which does not answer", file.path, strings.Join(silent, ", "))
 		default:
-			r.ok("%s names %s", file.path, plural(len(file.servers), "server"))
+			r.ok("%s names %s", file.path, cli.Plural(len(file.servers), "server"))
 		}
 	}
 	if len(f.resolv) == 0 {

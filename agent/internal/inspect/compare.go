@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/miekg/dns"
@@ -21,56 +21,55 @@ const maxCompared = 24
 // comparison has the answers of the agent and of kube-dns to the same query.
 type comparison struct {
 	name           string // name and record type
-	agent, kubeDNS reply
+	agent, kubeDNS Reply
 }
 
-// reply is the part of a server's answer that is compared.
-type reply struct {
-	code    string   // NOERROR, NXDOMAIN, ...
-	records []string // without TTLs, sorted
-	err     error    // why the server did not answer
-}
-
-func (r reply) String() string {
-	switch {
-	case r.err != nil:
-		return r.err.Error()
-	case len(r.records) > 0:
-		return some(r.records)
-	case r.code == "NOERROR":
-		return "no such record"
+// data returns what is compared of the records: the first word of each, because the serial number in a SOA record changes.
+func (r Reply) data() (out []string) {
+	for _, record := range r.Records {
+		first, _, _ := strings.Cut(record, " ")
+		out = append(out, first)
 	}
-	return r.code
+	slices.Sort(out)
+	return out
+}
+
+func (r Reply) String() string {
+	if r.Error == "" && r.Code == "NOERROR" {
+		return cmp.Or(some(r.data()), "no such record")
+	}
+	return cmp.Or(r.Error, r.Code)
 }
 
 // failed reports whether the server did not answer or failed. All such replies count as equal, because the kind of failure may vary.
-func (r reply) failed() bool { return r.err != nil || r.code == "SERVFAIL" || r.code == "REFUSED" }
+func (r Reply) failed() bool { return r.Error != "" || r.Code == "SERVFAIL" || r.Code == "REFUSED" }
 
 // differs reports whether the agent and kube-dns answer differently. Two lists of records count as equal if they share one, because a
 // server may give different addresses of a name at each query.
 func (c comparison) differs() bool {
+	agent, kubeDNS := c.agent.data(), c.kubeDNS.data()
 	switch {
 	case c.agent.failed() && c.kubeDNS.failed():
 		return false
-	case c.agent.failed() != c.kubeDNS.failed(), c.agent.code != c.kubeDNS.code, (len(c.agent.records) == 0) != (len(c.kubeDNS.records) == 0):
+	case c.agent.failed() != c.kubeDNS.failed(), c.agent.Code != c.kubeDNS.Code:
 		return true
-	case len(c.agent.records) == 0:
+	case len(agent) == 0 && len(kubeDNS) == 0:
 		return false
 	}
-	return !slices.ContainsFunc(c.agent.records, func(r string) bool { return slices.Contains(c.kubeDNS.records, r) })
+	return !slices.ContainsFunc(agent, func(r string) bool { return slices.Contains(kubeDNS, r) })
 }
 
 // checkAnswers compares the answers that pods get from the agent with those of kube-dns.
 func checkAnswers(f *facts, r *findings) string {
-	answered := func(of func(comparison) reply) bool {
-		return slices.ContainsFunc(f.compared, func(c comparison) bool { return of(c).err == nil })
+	answered := func(of func(comparison) Reply) bool {
+		return slices.ContainsFunc(f.compared, func(c comparison) bool { return of(c).Error == "" })
 	}
 	switch {
 	case len(f.compared) == 0:
 		return "nothing to compare: no query is steered to the agent"
-	case f.agentErr != nil || !answered(func(c comparison) reply { return c.agent }):
+	case f.agentErr != nil || !answered(func(c comparison) Reply { return c.agent }):
 		return "nothing to compare: no agent answers" // without the agent, its addresses may be routed to another server
-	case !answered(func(c comparison) reply { return c.kubeDNS }):
+	case !answered(func(c comparison) Reply { return c.kubeDNS }):
 		return "nothing to compare: kube-dns does not answer this host"
 	}
 	for _, c := range f.compared {
@@ -101,8 +100,8 @@ func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 		if want.InterceptNode {
 			past.mark = steer.Mark // without the mark, the host's rules would steer the query to the agent
 		}
-		wg.Go(func() { out[n].agent = q.reply(ctx, r.Steering) })
-		wg.Go(func() { out[n].kubeDNS = past.reply(ctx, r.ClusterDNS) })
+		wg.Go(func() { out[n].agent = q.timed(ctx, "cache", "agent", r.Steering) })
+		wg.Go(func() { out[n].kubeDNS = past.timed(ctx, "kube-dns", "kube-dns", r.ClusterDNS) })
 	}
 	wg.Wait()
 	return out
@@ -131,27 +130,4 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 		out = append(out, query{name: n, qtype: dns.TypeA}, query{name: n, qtype: dns.TypeSOA})
 	}
 	return out[:min(len(out), maxCompared)]
-}
-
-// reply sends the query and returns what is compared: the response code, and the data of the A, AAAA, PTR and SOA records.
-func (q query) reply(ctx context.Context, server netip.Addr) reply {
-	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
-	if err != nil {
-		return reply{err: err}
-	}
-	out := reply{code: cmp.Or(dns.RcodeToString[m.Rcode], "an unknown code")}
-	for _, rr := range m.Answer {
-		switch rr := rr.(type) {
-		case *dns.A:
-			out.records = append(out.records, rr.A.String())
-		case *dns.AAAA:
-			out.records = append(out.records, rr.AAAA.String())
-		case *dns.PTR:
-			out.records = append(out.records, rr.Ptr)
-		case *dns.SOA:
-			out.records = append(out.records, rr.Ns) // without the serial number, which changes
-		}
-	}
-	slices.Sort(out.records)
-	return out
 }

@@ -11,6 +11,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/neardns/neardns/internal/cli"
 )
 
 // State is the severity of a finding.
@@ -45,52 +47,39 @@ func (in *Inspector) Doctor(ctx context.Context) Report { return diagnose(in.gat
 // check is one of the doctor's checks. judge adds findings; good is the text of its finding if it has added neither a warning nor a
 // failure, and "" for none.
 type check struct {
-	name  string
-	judge func(*facts, *findings) (good string)
-	on    arrangements
+	name    string
+	judge   func(*facts, *findings) (good string)
+	steered bool // not for nodes with arrangement: transparent, which have neither link nor rules nor leases
 }
-
-// arrangements is a set of the arrangements of nodes for which a check is meant.
-type arrangements int
-
-const (
-	onSteered     arrangements = 1 << iota // arrangement: steered, with link, rules and leases
-	onKernelAlone                          // arrangement: transparent
-	onEvery       = onSteered | onKernelAlone
-)
 
 // checks returns all checks, in the order of the report.
 func checks() []check {
 	return []check{
-		{"arrangement", checkArrangement, onKernelAlone},
-		{"config", checkConfig, onEvery},
-		{"agent", checkAgent, onEvery},
-		{"link", checkLink, onSteered},
-		{"rules", checkRules, onSteered},
-		{"firewall", checkFirewall, onSteered},
-		{"leases", checkLeases, onSteered},
-		{"fallback", checkFallback, onSteered},
-		{"kube-proxy", checkKubeProxy, onSteered},
-		{"upstreams", checkUpstreams, onEvery},
-		{"answers", checkAnswers, onSteered},
-		{"resolv.conf", checkResolvConf, onEvery},
-		{"conflist", checkConflist, onSteered},
-		{"pods", checkPods, onSteered},
-		{"pod dns", checkPodDNS, onSteered},
-		{"kernel hits", checkKernelHits, onEvery},
-		{"hosts", checkHosts, onEvery},
+		{"arrangement", checkArrangement, false},
+		{"config", checkConfig, false},
+		{"agent", checkAgent, false},
+		{"link", checkLink, true},
+		{"rules", checkRules, true},
+		{"firewall", checkFirewall, true},
+		{"leases", checkLeases, true},
+		{"fallback", checkFallback, true},
+		{"kube-proxy", checkKubeProxy, true},
+		{"upstreams", checkUpstreams, false},
+		{"answers", checkAnswers, true},
+		{"resolv.conf", checkResolvConf, false},
+		{"conflist", checkConflist, true},
+		{"pods", checkPods, true},
+		{"pod dns", checkPodDNS, true},
+		{"kernel hits", checkKernelHits, false},
+		{"hosts", checkHosts, false},
 	}
 }
 
 // diagnose runs the checks on the facts.
 func diagnose(f *facts) Report {
-	node := onSteered
-	if f.want.KernelOnly() {
-		node = onKernelAlone
-	}
 	var all []Finding
 	for _, c := range checks() {
-		if c.on&node == 0 {
+		if c.steered && f.want.KernelOnly() {
 			continue
 		}
 		r := findings{check: c.name}
@@ -147,9 +136,9 @@ func verdict(list []Finding, f *facts) (string, bool) {
 		answers = "steered pods are answered partly by the cache, partly by kube-dns"
 	}
 	if n := count[Fail]; n > 0 {
-		return "DEGRADED: " + plural(n, "failure") + "; " + answers, false
+		return "DEGRADED: " + cli.Plural(n, "failure") + "; " + answers, false
 	} else if n := count[Warn]; n > 0 {
-		return "GOOD, with " + plural(n, "warning") + "; " + answers, true
+		return "GOOD, with " + cli.Plural(n, "warning") + "; " + answers, true
 	}
 	return "GOOD; " + answers, true
 }
@@ -161,20 +150,6 @@ func some(list []string) string {
 		return strings.Join(list, "; ")
 	}
 	return fmt.Sprintf("%s; and %d more", strings.Join(list[:most], "; "), len(list)-most)
-}
-
-func plural(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
-}
-
-func entries(n int) string {
-	if n == 1 {
-		return "1 entry"
-	}
-	return fmt.Sprintf("%d entries", n)
 }
 
 // texts returns the String of each value.

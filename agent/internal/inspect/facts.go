@@ -3,10 +3,10 @@ package inspect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -99,14 +99,11 @@ func (in *Inspector) holder() int {
 	if err != nil {
 		return 0
 	}
-	_, after, _ := strings.Cut(string(data), "process ")
-	digits, _, _ := strings.Cut(after, " ")
-	pid, err := strconv.Atoi(strings.Trim(digits, "\n,;:()"))
-	if err != nil {
+	var pid int
+	if _, err := fmt.Sscanf(string(data), "process %d", &pid); err != nil {
 		return 0
 	}
-	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
-	if err != nil || !strings.HasPrefix(string(name), "neardns") {
+	if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); !strings.HasPrefix(string(name), "neardns") {
 		return 0
 	}
 	return pid

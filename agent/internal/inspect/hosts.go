@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/hostsfile"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
@@ -57,7 +58,7 @@ func checkHosts(f *facts, r *findings) string {
 	}
 	if h.Fighting {
 		r.warn("find what writes the file, and have it keep unknown lines",
-			"another program keeps removing the lines from the hosts file; they were restored %s", plural(h.Repairs, "time"))
+			"another program keeps removing the lines from the hosts file; they were restored %s", cli.Plural(h.Repairs, "time"))
 	}
 	for _, s := range h.Services {
 		switch s.Standing {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/msg"
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -133,14 +131,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *Lookup
 		return queries, kernel
 	}
 	queries, kernel := counted()
-	server := netip.AddrPortFrom(d.Redirect.ClusterDNS, 53)
-	q.dial = func(ctx context.Context, network string) (conn net.Conn, err error) {
-		err = hostnet.InNetNS(int(ns.Fd()), func() (err error) {
-			conn, err = new(net.Dialer).DialContext(ctx, network, server.String())
-			return err
-		})
-		return conn, err // not in one statement with the call: Go leaves their order open
-	}
+	q.netNS = ns
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
 	for range countTries { // retry, because the agent may count a query after it has sent the answer
 		switch nowQueries, nowKernel := counted(); {

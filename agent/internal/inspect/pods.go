@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -155,11 +155,4 @@ func overlayOf(v PodView) string {
 }
 
 // line replaces control characters in text, so that it fits into one row of a table; "-" if it is empty.
-func line(s string) string {
-	return cmp.Or(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s), "-")
-}
+func line(s string) string { return cmp.Or(strings.ReplaceAll(cli.Printable(s), "\n", "?"), "-") }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 const queryTimeout = 2 * time.Second
@@ -22,26 +24,19 @@ const queryTimeout = 2 * time.Second
 type query struct {
 	name  string // with the final dot
 	qtype uint16
-	tcp   bool                                                        // only over TCP
-	mark  int                                                         // SO_MARK of the socket; 0: none
-	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: connect from this process's network namespace
+	tcp   bool     // only over TCP
+	mark  int      // SO_MARK of the socket; 0: none
+	netNS *os.File // the network namespace of the socket; nil: this process's
 }
 
 // send sends the query over UDP, and again over TCP if the answer is truncated. If q.tcp is set, it sends it only over TCP.
 func (q query) send(ctx context.Context, server netip.AddrPort) (answer *dns.Msg, err error) {
-	dialer := &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if q.mark == 0 {
-			return nil
-		}
-		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, q.mark) }), err)
-	}}
 	networks := []string{"udp", "tcp"}
 	if q.tcp {
 		networks = networks[1:]
 	}
 	for _, network := range networks {
-		client := dns.Client{Net: network, Dialer: dialer, Timeout: queryTimeout}
-		if answer, err = q.exchange(ctx, &client, server); err != nil {
+		if answer, err = q.exchange(ctx, network, server.String()); err != nil {
 			return nil, shortError(err)
 		} else if !answer.Truncated {
 			break
@@ -50,18 +45,30 @@ func (q query) send(ctx context.Context, server netip.AddrPort) (answer *dns.Msg
 	return answer, nil
 }
 
-func (q query) exchange(ctx context.Context, client *dns.Client, server netip.AddrPort) (*dns.Msg, error) {
-	message := new(dns.Msg).SetQuestion(q.name, q.qtype)
-	if q.dial == nil {
-		answer, _, err := client.ExchangeContext(ctx, message, server.String())
-		return answer, err
+func (q query) exchange(ctx context.Context, network, server string) (*dns.Msg, error) {
+	dialer := net.Dialer{Timeout: queryTimeout, Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if q.mark == 0 {
+			return nil
+		}
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, q.mark) }), err)
+	}}
+	var conn net.Conn
+	dial := func() (err error) {
+		conn, err = dialer.DialContext(ctx, network, server)
+		return err
 	}
-	conn, err := q.dial(ctx, client.Net)
+	var err error
+	if q.netNS == nil {
+		err = dial()
+	} else {
+		err = hostnet.InNetNS(int(q.netNS.Fd()), dial)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close() //nolint:errcheck // the answer is read
-	answer, _, err := client.ExchangeWithConnContext(ctx, message, &dns.Conn{Conn: conn})
+	client := dns.Client{Net: network, Timeout: queryTimeout}
+	answer, _, err := client.ExchangeWithConnContext(ctx, new(dns.Msg).SetQuestion(q.name, q.qtype), &dns.Conn{Conn: conn})
 	return answer, err
 }
 

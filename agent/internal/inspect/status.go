@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/forward"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -247,7 +248,7 @@ func (r *Status) agentLines(b *strings.Builder) {
 // kernelLines writes the state of kernel hits. alone means that the node has arrangement: transparent.
 func kernelLines(line func(format string, args ...any), k *node.KernelHits, alone bool) {
 	if k.Fault == "" {
-		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)
+		line("kernel hits: %s, %s offloaded, %d answers", cli.Plural(k.Pods, "pod"), cli.Plural(k.Lent, "entry"), k.Answers)
 	} else {
 		answerer, off := "the agent", "none"
 		if alone {

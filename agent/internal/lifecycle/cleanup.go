@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
@@ -17,8 +19,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
-	"github.com/neardns/neardns/pkg/atomicfile"
-	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -191,9 +191,11 @@ func removeRules(k rules.Kind) error {
 
 // unchain runs the installer, whose binary is next to the agent's, to remove the plugin's entry from the CNI configurations.
 func unchain(ctx context.Context, e Env, folder string) error {
-	named, err := namesPlugin(folder)
-	if err != nil || !named {
-		return err
+	networks, err := inspect.Networks(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the networks: %w", err)
+	} else if !slices.ContainsFunc(networks, func(n inspect.Network) bool { return n.Entry }) {
+		return nil
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -211,27 +213,4 @@ func unchain(ctx context.Context, e Env, folder string) error {
 		return fmt.Errorf("take the entry out of the networks in %s: %w", folder, err)
 	}
 	return nil
-}
-
-// namesPlugin reports whether a CNI configuration in the folder has the plugin's entry. If the folder is absent, it reports false.
-func namesPlugin(folder string) (bool, error) {
-	files, err := os.ReadDir(folder)
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("list networks: %w", err)
-	}
-	for _, f := range files {
-		if filepath.Ext(f.Name()) != ".conflist" {
-			continue
-		}
-		text, err := atomicfile.Read(filepath.Join(folder, f.Name()), 1<<20) // refuses a pipe, which would block os.ReadFile
-		if err != nil {
-			return false, fmt.Errorf("read network: %w", err)
-		}
-		if n, err := conflist.Read(text); err == nil && n.Position() > 0 {
-			return true, nil
-		}
-	}
-	return false, nil
 }

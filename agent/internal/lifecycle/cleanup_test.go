@@ -2,22 +2,11 @@ package lifecycle
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// TestPipeInsteadOfNetwork: a pipe with a network's name is an error, and does not block the cleanup.
-func TestPipeInsteadOfNetwork(t *testing.T) {
-	dir := t.TempDir()
-	testutil.Must(t, unix.Mkfifo(filepath.Join(dir, "10-a.conflist"), 0o600))
-	_, err := namesPlugin(dir)
-	testutil.WantError(t, err, "no regular file", "a pipe instead of a network")
-}
 
 // TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name
 // there.
