@@ -134,29 +134,23 @@ func statusCommand(o *cluster.Options) *cobra.Command {
 }
 
 func statusTable(nodes []reading, wide bool) string {
-	t := newTable("NODE", "VERDICT", "VERSION", "LEASES", "HITS", "QUERIES/S", "STEERED", "BYPASSED", "PENDING")
-	if wide {
-		t.add("KERNEL", "SINCE", "POD")
-	}
-	t.end("LAST FAULT")
+	rows := [][]any{{"NODE", "VERDICT", "VERSION", "LEASES", "HITS", "QUERIES/S", "STEERED", "BYPASSED", "PENDING", "KERNEL", "SINCE", "POD",
+		"LAST FAULT"}}
 	for _, r := range nodes {
-		s := r.Status
-		if s == nil {
-			t.add(r.Node, r.Verdict, "-", "-", "-", "-", "-", "-", "-")
-			if wide {
-				t.add("-", "-", cmp.Or(r.Pod, "-"))
-			}
-			t.end(r.Reason)
-			continue
+		s, row := r.Status, []any{r.Node, r.Verdict, "-", "-", "-", "-", "-", "-", "-", "-", "-", cmp.Or(r.Pod, "-"), r.Reason}
+		if s != nil {
+			row = []any{r.Node, r.Verdict, s.Version, leases(s), percent(s.Counts.Hits, s.Counts.Queries), perSecond(s.Counts.Queries, r.seconds()),
+				s.States["steered"] + s.States["served"], s.States["given-back"], s.States["pending"],
+				percent(s.Counts.Kernel, s.Counts.Queries), r.From.UTC().Format(time.RFC3339), r.Pod, faults(s, wide)}
 		}
-		t.add(r.Node, r.Verdict, s.Version, leases(s), percent(s.Counts.Hits, s.Counts.Queries), perSecond(s.Counts.Queries, r.seconds()),
-			s.States["steered"]+s.States["served"], s.States["given-back"], s.States["pending"])
-		if wide {
-			t.add(percent(s.Counts.Kernel, s.Counts.Queries), r.From.UTC().Format(time.RFC3339), r.Pod)
-		}
-		t.end(faults(s, wide))
+		rows = append(rows, row)
 	}
-	return t.text()
+	if !wide { // without KERNEL, SINCE and POD
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], 9, 12)
+		}
+	}
+	return table(rows)
 }
 
 // leases returns the text of the column LEASES as held/all, for example 2/4. A node that has only kernel hits has no leases; for it, the

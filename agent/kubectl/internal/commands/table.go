@@ -8,37 +8,18 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// table is a text table in the layout of kubectl's tables.
-type table struct {
-	b     strings.Builder
-	w     *tabwriter.Writer
-	cells []string
-}
-
-func newTable(head ...any) *table {
-	t := new(table)
-	t.w = tabwriter.NewWriter(&t.b, 0, 0, 3, ' ', 0)
-	t.add(head...)
-	return t
-}
-
-// add adds cells to the current row. It replaces control characters, because the texts come from nodes.
-func (t *table) add(cells ...any) {
-	for _, c := range cells {
-		t.cells = append(t.cells, strings.ReplaceAll(cli.Printable(fmt.Sprint(c)), "\n", "?"))
+// table returns rows in the layout of kubectl's tables. It replaces control characters, because the texts come from nodes.
+func table(rows [][]any) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = strings.ReplaceAll(cli.Printable(fmt.Sprint(cell)), "\n", "?")
+		}
+		fmt.Fprintf(w, strings.Repeat("%s\t", len(row)-1)+"%s\n", row...)
 	}
-}
-
-// end adds the last cells of the row and starts the next row.
-func (t *table) end(cells ...any) {
-	t.add(cells...)
-	fmt.Fprintln(t.w, strings.Join(t.cells, "\t"))
-	t.cells = nil
-}
-
-func (t *table) text() string {
-	_ = t.w.Flush() // into memory
-	return t.b.String()
+	_ = w.Flush() // into memory
+	return b.String()
 }
 
 func percent(part, whole uint64) string {

@@ -150,20 +150,17 @@ func usages(nodes []reading, namespaces bool, count func(usage) uint64) []usage 
 }
 
 func topTable(all []usage, namespaces bool) string {
-	t := newTable("POD", "NODE")
+	rows := [][]any{{"POD", "NODE", "QUERIES/S", "QUERIES", "HITS", "MISSES", "KERNEL", "NXDOMAIN", "FAILURES"}}
 	if namespaces {
-		t = newTable("NAMESPACE", "PODS")
+		rows[0][0], rows[0][1] = "NAMESPACE", "PODS"
 	}
-	t.end("QUERIES/S", "QUERIES", "HITS", "MISSES", "KERNEL", "NXDOMAIN", "FAILURES")
 	for _, u := range all {
-		t.add(u.Name)
+		row := []any{u.Name, u.Node, fmt.Sprintf("%.1f", u.Rate), u.Counts.Queries, percent(u.Counts.Hits, u.Counts.Queries), u.Misses,
+			percent(u.Counts.Kernel, u.Counts.Queries), u.Counts.NXDomain, u.Counts.Failures}
 		if namespaces {
-			t.add(u.Pods)
-		} else {
-			t.add(u.Node)
+			row[1] = u.Pods
 		}
-		t.end(fmt.Sprintf("%.1f", u.Rate), u.Counts.Queries, percent(u.Counts.Hits, u.Counts.Queries), u.Misses,
-			percent(u.Counts.Kernel, u.Counts.Queries), u.Counts.NXDomain, u.Counts.Failures)
+		rows = append(rows, row)
 	}
-	return t.text()
+	return table(rows)
 }
