@@ -1,9 +1,7 @@
 package inspect
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -16,7 +14,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hostsfile"
 	"github.com/neardns/neardns/agent/internal/node"
-	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -63,30 +60,6 @@ func TestStatusText(t *testing.T) {
 	if text := dead.Text(false); !strings.HasPrefix(text, "UNKNOWN: "+dead.NoAgent+"; ") || strings.Contains(text, "kube-dns") {
 		t.Errorf("an agent that serves, but shows no status:\n%s", text)
 	}
-}
-
-// TestStatusAsksTheRunningAgent goes through the real socket.
-func TestStatusAsksTheRunningAgent(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), nodestate.AgentSocketName)
-	_, err := readAgent[node.Status](t.Context(), socket, "/status")
-	testutil.WantError(t, err, "no agent runs on this node", "without a socket")
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	h := telemetry.Health{Ready: func() (bool, string) { return true, "" }, Status: func() any { return node.Status{Instance: "me", Ready: true} }}
-	go func() {
-		defer close(done)
-		telemetry.ServeSocket(ctx, slog.New(slog.DiscardHandler), socket, h.SocketHandler())
-	}()
-	testutil.RequireRoot(t) // a real socket that another goroutine makes
-	testutil.Eventually(t, func() error {
-		s, err := readAgent[node.Status](t.Context(), socket, "/status")
-		if err == nil && s.Instance != "me" {
-			t.Errorf("another's status: %+v", s)
-		}
-		return err
-	})
-	stop()
-	<-done
 }
 
 // A user without access to the agent's socket gets an error that names it, even if there are no rules to read: the agent may well serve.
