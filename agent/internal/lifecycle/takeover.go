@@ -180,11 +180,6 @@ func (a *agent) ensureFallback(first plan.Plan) {
 			return err
 		}
 		defer host.Close() //nolint:errcheck // at this point all changes are written
-		if a.backend.Caps().Adds {
-			if whole, err := host.IsComplete(rules); err != nil || whole {
-				return err
-			}
-		}
 		return host.Ensure(rules)
 	}()
 	if _, missing := net.InterfaceByName(first.Link.Name); missing != nil && !first.Link.Foreign {
