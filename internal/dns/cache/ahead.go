@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"context"
 	"encoding/binary"
-	"slices"
 	"sync"
 	"time"
 	"weak"
@@ -32,9 +31,8 @@ type ahead struct {
 	timer  *time.Timer // nil until the first name is scheduled
 	ended  bool
 	credit int
-	swept  answers.Instant // when makeRoom last visited all names
-	cut    int             // refreshes that brought only the rest of the old TTL, minus those with a full TTL; 0 to 2*cutMany
-	begun  int             // number of calls of add
+	cut    int // refreshes that brought only the rest of the old TTL, minus those with a full TTL; 0 to 2*cutMany
+	begun  int // number of calls of add
 }
 
 // The earnings and costs of the credit, in tenths of a query.
@@ -65,9 +63,6 @@ const (
 // upstream query for each TTL plus the time until the next hit, which is on average at most an eighth of the TTL. Colder names are
 // refreshed only from credit that hot names leave over.
 const hotHits = 8
-
-// roomEvery is the shortest time between two runs of makeRoom, which visits all watched names: many new names must not each cause a run.
-const roomEvery = time.Second
 
 // pauseKeeps smooths the average pause between hits: a new measurement has the weight 1/pauseKeeps.
 const pauseKeeps = 4
@@ -108,7 +103,7 @@ func ttlOf(e *answers.Entry) time.Duration { return time.Duration(e.TTL()) * tim
 func ends(e *answers.Entry) answers.Instant { return e.Stored() + answers.Instant(ttlOf(e)) }
 
 // push schedules the next check of a name, and sets the timer. It is called with mu held. If as many names are watched as the cache may
-// have entries, it drops the name.
+// have entries, it drops the name. Names of evicted entries count until they are due.
 func (h *ahead) push(w *watched) {
 	if h.ended {
 		if e := w.entry.Value(); e != nil {
@@ -116,7 +111,7 @@ func (h *ahead) push(w *watched) {
 		}
 		return
 	}
-	if len(h.due) >= h.cache.capacity[answers.Success]+h.cache.capacity[answers.Denial] && !h.makeRoom() {
+	if len(h.due) >= h.cache.capacity[answers.Success]+h.cache.capacity[answers.Denial] {
 		return
 	}
 	w.at = w.ends
@@ -128,20 +123,6 @@ func (h *ahead) push(w *watched) {
 	if h.due[0] == w {
 		h.arm()
 	}
-}
-
-// makeRoom removes the names whose evicted entries have been garbage-collected, at most once per roomEvery, and reports whether it removed
-// any. It is called with mu held.
-func (h *ahead) makeRoom() bool {
-	now := h.cache.store.Now()
-	if time.Duration(now-h.swept) < roomEvery {
-		return false
-	}
-	h.swept = now
-	before := len(h.due)
-	h.due = slices.DeleteFunc(h.due, func(w *watched) bool { return w.entry.Value() == nil })
-	heap.Init(&h.due)
-	return len(h.due) < before
 }
 
 // arm sets the timer to the time when the first name is due. It is called with mu held.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -250,50 +249,6 @@ func TestRefreshRests(t *testing.T) {
 		<-time.After(time.Minute)
 		if watched() != 0 || f.asked.Load() != 2 {
 			t.Errorf("nobody asks: %d watched, the upstream was asked %d times", watched(), f.asked.Load())
-		}
-	})
-}
-
-// TestRefreshForgetsEvicted: watching keeps no evicted entry in memory, and an evicted entry's name makes room for another one.
-func TestRefreshForgetsEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, strings.Replace(refreshes, "20480", "1024", 1))
-		defer f.cache.ahead.end()
-		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) { // each has an end of its own
-			return address("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
-		}
-		hot := func(name string) *answers.Entry {
-			for range 4 {
-				f.ask(name)
-			}
-			var a query
-			a.read(plain(name))
-			e, _ := f.cache.look(&a.key)
-			return e
-		}
-		most := f.cache.capacity[answers.Success] + f.cache.capacity[answers.Denial]
-		for i := range most {
-			e := hot(fmt.Sprintf("n%d.example.", i))
-			if i%2 == 0 {
-				f.cache.space.Remove(e)
-			}
-		}
-		h := &f.cache.ahead
-		if n := h.watched(); n != most {
-			t.Fatalf("%d watched", n)
-		}
-		<-time.After(2 * roomEvery)
-		runtime.GC() // weak pointers end with it
-		hot("a.example.")
-		if got := h.watched(); got > most/2+10 || got < most/2+1 {
-			t.Errorf("%d watched, of which %d are kept", got, most/2+1)
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for i, w := range h.due {
-			if up := (i - 1) / 2; i > 0 && h.due[up].at > w.at {
-				t.Fatalf("%d is due before %d, and stands behind it", i, up)
-			}
 		}
 	})
 }

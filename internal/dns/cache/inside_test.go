@@ -246,6 +246,8 @@ func TestScope(t *testing.T) {
 		"stale":                 {base, scope("{\n serve_stale\n prefetch 2\n hold_denials 3s\n}", ".", forward)},
 		"another last resort":   {ask, scope("", ".", "ask 10.0.0.1 {\n tcp\n last_resort 10.0.0.8 10.0.0.7\n}")},
 		"no last resort":        {ask, scope("", ".", "ask 10.0.0.1 {\n tcp\n}")},
+		"other words":           {ask, scope("", ".", "ask 10.0.0.1 {\n holds example.org\n}")},
+		"no words":              {ask, scope("", ".", "ask 10.0.0.1")},
 		"named, another server": {one, scope(named, ".", "ask 10.0.0.1 10.0.0.2 {\n tcp\n last_resort 10.0.0.3\n}")},
 	} {
 		if pair[0] != pair[1] {
@@ -266,7 +268,6 @@ func TestScope(t *testing.T) {
 		"ask":                  ask,
 		"ask, another server":  scope("", ".", "ask 10.0.0.2 {\n tcp\n}"),
 		"ask, one more server": scope("", ".", "ask 10.0.0.1 10.0.0.2 {\n tcp\n}"),
-		"ask, another word":    scope("", ".", "ask 10.0.0.1 {\n holds example.org\n}"),
 		"ask, named":           one,
 	} {
 		if other, ok := seen[id]; ok {

@@ -237,8 +237,6 @@ func classify(m *dns.Msg, now time.Time) kind {
 			return uncached // its signatures have expired
 		}
 		return unusable
-	case subnet(m):
-		return uncached
 	case nxdomain && soa, t == response.NoData:
 		return denial
 	case !nxdomain && uncached == uncachedPositive:
@@ -249,48 +247,14 @@ func classify(m *dns.Msg, now time.Time) kind {
 	return uncached // NXDOMAIN or no data, without the SOA that caching requires (RFC 2308, section 5)
 }
 
-// subnet reports whether the answer is only for clients of one subnet (EDNS client subnet, RFC 7871, section 7.3.1).
-func subnet(m *dns.Msg) bool {
-	o := m.IsEdns0()
-	return o != nil && slices.ContainsFunc(o.Option, func(e dns.EDNS0) bool {
-		s, ok := e.(*dns.EDNS0_SUBNET)
-		return ok && s.SourceScope > 0
-	})
-}
-
-// answered reports whether the answer section has records of the queried type for the queried name, or for the name to which its CNAMEs
-// lead (RFC 1034, section 3.6.2).
+// answered reports whether the answer section has a record of the queried type and class. It does not check that aliases lead to that
+// record: the upstream has resolved them.
 func answered(m *dns.Msg) bool {
 	q := m.Question[0]
-	at := func(rr dns.RR, name string) bool {
+	return slices.ContainsFunc(m.Answer, func(rr dns.RR) bool {
 		h := rr.Header()
-		return (q.Qclass == dns.ClassANY || h.Class == q.Qclass) && strings.EqualFold(h.Name, name)
-	}
-	if q.Qtype == dns.TypeANY {
-		return slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return at(rr, q.Name) })
-	}
-	name := q.Name
-	for range len(m.Answer) + 1 { // more steps than records: a loop
-		target := ""
-		for _, rr := range m.Answer {
-			alias, ok := rr.(*dns.CNAME)
-			if !ok || !at(rr, name) {
-				continue
-			}
-			if target != "" && !strings.EqualFold(target, alias.Target) {
-				return false // two targets: a name has one CNAME at most (RFC 2181, section 10.1)
-			}
-			target = alias.Target
-		}
-		if q.Qtype == dns.TypeCNAME {
-			return target != ""
-		}
-		if target == "" {
-			return slices.ContainsFunc(m.Answer, func(rr dns.RR) bool { return rr.Header().Rrtype == q.Qtype && at(rr, name) })
-		}
-		name = target
-	}
-	return false
+		return (q.Qtype == dns.TypeANY || h.Rrtype == q.Qtype) && (q.Qclass == dns.ClassANY || h.Class == q.Qclass)
+	})
 }
 
 // lifetime returns the TTL of an answer in seconds: the lowest TTL of its records, for a denial at most the SOA's minimum, within the

@@ -61,26 +61,17 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 	return s, nil
 }
 
-// read returns the words of a directive. For the directive of package forward, it returns the upstreams, which are on the first line,
-// separately. It leaves out last_resort and mark: a change of them must not cost the stored answers.
+// read returns the words of a directive. Of the directive of package forward, which has the upstreams on its first line, it returns only
+// these. The other lines decide which of the upstreams answers, and a change of them must not cost the stored answers.
 func read(words []caddyfile.Token) (s, servers step) {
-	left := -1
-	for i, w := range words {
-		first := i == 0 || words[i-1].Line != w.Line
+	ask := words[0].Text == "ask"
+	for _, w := range words {
 		switch {
-		case words[0].Text != "ask":
-		case w.Text == "{", w.Text == "}": // so that a body with nothing but last_resort equals no body
-			continue
-		case w.Line == words[0].Line && i > 0:
+		case !ask:
+			s = append(s, w.Text)
+		case w.Line == words[0].Line && w.Text != "{":
 			servers = append(servers, w.Text)
-			continue
-		case first && (w.Text == "last_resort" || w.Text == "mark"):
-			left = w.Line
-			continue
-		case w.Line == left:
-			continue
 		}
-		s = append(s, w.Text)
 	}
 	return s, servers
 }
