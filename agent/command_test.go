@@ -36,7 +36,7 @@ func fake(files map[string]string) (env, *bytes.Buffer, *bytes.Buffer) {
 			Glob: filepath.Glob,
 		},
 		Stdout: &stdout, Stderr: &stderr, Version: "v0.0.0-test",
-		Hangups: func(context.Context) <-chan struct{} { return nil },
+		Hangups: func(context.Context) <-chan os.Signal { return nil },
 	}, &stdout, &stderr
 }
 

@@ -55,7 +55,7 @@ stateDir: %s
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	reads := 0
-	e := env{stdout: io.Discard, stderr: io.Discard, lookupEnv: os.LookupEnv, hangups: func(context.Context) <-chan struct{} { return nil },
+	e := env{stdout: io.Discard, stderr: io.Discard, lookupEnv: os.LookupEnv, hangups: func(context.Context) <-chan os.Signal { return nil },
 		readFile: func(path string) ([]byte, error) {
 			if !strings.HasSuffix(path, ".mmdb") {
 				return []byte(conf), nil

@@ -28,7 +28,7 @@ type env struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	readFile       func(path string) ([]byte, error)
-	hangups        func(ctx context.Context) <-chan struct{}
+	hangups        func(ctx context.Context) <-chan os.Signal
 }
 
 // configError is an error in the configuration file, in its geo.database or in its healthChecks.caFile.

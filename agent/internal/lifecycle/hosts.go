@@ -14,7 +14,6 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/hostsfile"
-	"github.com/neardns/neardns/internal/dns/forward/upstream"
 	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -42,9 +41,11 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	wg.Go(func() { releaseStartMemory(ctx, log, h.Alive) })
 	reload := make(chan hostsfile.Config)
 	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })
-	changed := upstream.Watch(ctx, log, []string{filepath.Join(hostRoot, "etc/hosts")})
+	changed := tick.New()
+	wg.Go(func() {
+		process.FollowFiles(ctx, log, nil, true, func() []string { return []string{filepath.Join(hostRoot, "etc/hosts")} }, changed.Send)
+	})
 	h.Run(ctx, changed, reload)
-	tick.Drain(changed)
 	return nil
 }
 

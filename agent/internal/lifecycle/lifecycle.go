@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -25,7 +26,7 @@ type Env struct {
 	config.Env
 	Stdout, Stderr io.Writer
 	// Hangups returns a channel that delivers the signals that request a reload, until ctx ends.
-	Hangups func(ctx context.Context) <-chan struct{}
+	Hangups func(ctx context.Context) <-chan os.Signal
 	Version string
 }
 

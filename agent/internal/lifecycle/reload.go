@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 
@@ -90,7 +91,7 @@ func (a *agent) config() *config.Node {
 // until ctx ends. For a valid configuration it calls set with the new plan; for an invalid one it logs the error, and the old plan stays.
 // Before that, follow calls read with whether the new configuration is valid. stale means that files may have changed since the first plan
 // was made, so follow begins with a reload.
-func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, take func() (changed bool)),
+func (a *agent) follow(ctx context.Context, hangups <-chan os.Signal, stale bool, set func(next plan.Plan, take func() (changed bool)),
 	read func(ok bool)) {
 	reload := func() {
 		next, take, err := a.load()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -87,7 +88,7 @@ func TestFollow(t *testing.T) {
 		changed bool
 	}
 	var refuse atomic.Bool // the node refuses the plan
-	plans, refusals, hangups := make(chan set, 8), make(chan struct{}, 8), make(chan struct{})
+	plans, refusals, hangups := make(chan set, 8), make(chan struct{}, 8), make(chan os.Signal)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -105,7 +106,7 @@ func TestFollow(t *testing.T) {
 	if p := given(); p.ClusterDomain != "changed.local" || !p.changed {
 		t.Errorf("after it stood by: %q, changed: %t", p.ClusterDomain, p.changed)
 	}
-	hangups <- struct{}{}
+	hangups <- syscall.SIGHUP
 	if p := given(); p.ClusterDomain != "changed.local" || p.changed {
 		t.Errorf("after a hangup: %q, changed: %t", p.ClusterDomain, p.changed)
 	}

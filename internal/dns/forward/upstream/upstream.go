@@ -1,11 +1,11 @@
 // Package upstream finds the servers to which the agent forwards misses. It combines those of the configuration, of files in the format of
-// resolv.conf and of a mounted kube-dns ConfigMap, and watches those files.
+// resolv.conf and of a mounted kube-dns ConfigMap.
 //
 // The agent never becomes its own upstream. The package resolves no name, opens no socket and queries no server.
 //
 // On failure: Resolve returns an error that names the place and the remedy of each fault. Entries that it can skip without harm are in
 // Notes. If a resolv.conf names only the agent itself, queries go to the cluster's servers, so that the node keeps its DNS, and Warnings
-// (with Auto, Why) has the reason. Watch never fails: if the kernel cannot report changes, it polls.
+// (with Auto, Why) has the reason.
 package upstream
 
 import (
@@ -66,7 +66,7 @@ type Terms struct {
 	ConfigMap string // kubeDNSConfigMap
 }
 
-// Upstreams has the servers to which the agent forwards. Files may change from one Resolve to the next, so each result needs a new Watch.
+// Upstreams has the servers to which the agent forwards. Files may change from one Resolve to the next, so each result has a list of its own to watch.
 type Upstreams struct {
 	Cluster  []nameserver.Address
 	External []nameserver.Address            // none: use Cluster

@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"context"
@@ -15,34 +15,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/neardns/neardns/pkg/atomicfile"
-	"github.com/neardns/neardns/pkg/tick"
 )
 
-// How Watch paces itself.
+// How FollowFiles paces itself.
 const (
 	settle   = 200 * time.Millisecond // time without a change before one is reported, because an editor writes in several steps
 	patience = 2 * time.Second        // maximum delay of a report if changes go on
 	poll     = 15 * time.Second       // interval of checks for changes without inotify events: network file systems, a bind mount's target
 )
 
-// Watch reports changes of files until ctx ends, which closes the channel. A value means that at least one file has changed, appeared or
-// vanished; several changes may give one value. It compares contents, because a file may be replaced by rename, be reached through
-// symlinks that are swapped (as the kubelet does with a mounted ConfigMap), or be touched without a change. Paths need not exist. A path
-// that ends in a slash is a folder, whose list of files is watched.
-func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
-	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
-	ticks := tick.New()
-	w.last = w.content() // before returning, so that every later change is noticed
-	w.open()
-	go func() {
-		defer close(ticks)
-		defer w.close()
-		w.run(ctx, ticks)
-	}()
-	return ticks
-}
-
-// watcher is the state of one Watch. Once Watch has returned, only its goroutine uses it, which ends with ctx.
+// watcher waits until one of some files has changed, appeared or vanished. It compares contents, because a file may be replaced by rename,
+// be reached through symlinks that are swapped (as the kubelet does with a mounted ConfigMap), or be touched without a change. Paths need
+// not exist. A path that ends in a slash is a folder, whose list of files is watched. Only one goroutine uses it.
 type watcher struct {
 	paths                  []string
 	log                    *slog.Logger
@@ -57,11 +41,10 @@ func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		// For example, log readers have used up the node's inotify instances.
-		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "files", w.paths, "err", err, "every", w.poll)
+		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "err", err, "every", w.poll)
 		return
 	}
 	w.notify = notify
-	w.follow()
 }
 
 func (w *watcher) close() {
@@ -70,8 +53,8 @@ func (w *watcher) close() {
 	}
 }
 
-// run checks the files after events and at intervals, until ctx ends.
-func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
+// wait checks the files after events and at intervals. It returns when they have changed, after a hangup, or when ctx ends.
+func (w *watcher) wait(ctx context.Context, hangups <-chan os.Signal) {
 	looking := time.NewTicker(w.poll)
 	defer looking.Stop()
 	var events chan fsnotify.Event
@@ -84,6 +67,9 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 	for {
 		select {
 		case <-ctx.Done():
+			return
+		case <-hangups:
+			w.check() // the caller reads the files' current content
 			return
 		case <-events:
 			now := time.Now()
@@ -99,21 +85,20 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 		case <-looking.C:
 		}
 		quiet = nil
-		w.check(ticks)
+		if w.check() {
+			return
+		}
 	}
 }
 
-// check compares the contents with the last ones, and sends a value if they differ.
-func (w *watcher) check(ticks tick.Chan) {
+// check compares the contents with the last ones, and reports whether they differ.
+func (w *watcher) check() bool {
 	if w.notify != nil {
 		w.follow() // first, so that a new folder is watched before its files are read
 	}
-	now := w.content()
-	if now == w.last {
-		return
-	}
-	w.last = now
-	ticks.Send()
+	before := w.last
+	w.last = w.content()
+	return w.last != before
 }
 
 // follow watches every folder on the way to the files: the folder of each path and, if that is a symlink, of each symlink's target.

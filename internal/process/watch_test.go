@@ -1,4 +1,4 @@
-package upstream
+package process
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,26 +37,31 @@ func write(t *testing.T, path, letter string) {
 	testutil.Must(t, err)
 }
 
-// start runs a watcher with short times. Without notify it only polls.
+// start follows files with short times. Without notify it only polls. The channel gets a value for each reload.
 func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
 	testutil.RequireRoot(t) // the kernel reports changes of files
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watcher{paths: paths, log: quietLog, settle: 20 * time.Millisecond, patience: 200 * time.Millisecond, poll: poll}
-	w.last = w.content()
+	w := &watcher{log: quietLog, settle: 20 * time.Millisecond, patience: 200 * time.Millisecond, poll: poll}
 	if notify {
 		w.open()
 		if w.notify == nil {
 			t.Fatal("no inotify")
 		}
 	}
-	ticks := make(chan struct{}, 1)
-	done := make(chan struct{})
+	ticks, done, watched := tick.New(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		defer w.close()
-		w.run(ctx, ticks)
+		first := sync.OnceFunc(func() { close(watched) })
+		calls := 0
+		w.run(ctx, nil, false, func() []string {
+			if calls++; calls > 1 { // the files are watched
+				first()
+			}
+			return paths
+		}, ticks.Send)
 	}()
+	<-watched
 	t.Cleanup(func() { cancel(); <-done })
 	return ticks
 }
@@ -95,9 +102,8 @@ func TestSameContentIsNoChange(t *testing.T) {
 	write(t, filepath.Join(dir, "two"), "1")
 	testutil.Must(t, os.Symlink("one", link))
 	write(t, filepath.Join(folder, "a.override"), "1")
-	ticks := make(chan struct{}, 1)
 	w := &watcher{paths: []string{file, link, folder + "/"}, log: quietLog}
-	w.last = w.content()
+	w.check()
 	for what, change := range map[string]func(){
 		"nothing":        func() {},
 		"written again":  func() { write(t, file, "1") },
@@ -107,16 +113,13 @@ func TestSameContentIsNoChange(t *testing.T) {
 		"in a folder":    func() { write(t, filepath.Join(folder, "a.override"), "2") },
 		"kubelet's swap": func() { write(t, filepath.Join(folder, "..data"), "") },
 	} {
-		if change(); len(ticks) > 0 {
-			t.Fatal("a tick without a look")
-		}
-		if w.check(ticks); len(ticks) > 0 {
+		if change(); w.check() {
 			t.Fatalf("%s: taken for a change", what)
 		}
 	}
 	write(t, file, "3")
-	if w.check(ticks); len(ticks) != 1 {
-		t.Error("a change makes no tick")
+	if !w.check() {
+		t.Error("a change is not seen")
 	}
 }
 
@@ -228,24 +231,6 @@ func TestWatchWithoutNotify(t *testing.T) {
 	ticks := start(t, false, 10*time.Millisecond, conf)
 	write(t, conf, "1")
 	ticked(t, ticks, "file came")
-}
-
-func TestWatchEnds(t *testing.T) {
-	testutil.RequireRoot(t) // the kernel reports changes of files
-	ctx, cancel := context.WithCancel(t.Context())
-	conf := filepath.Join(t.TempDir(), "resolv.conf")
-	ticks := Watch(ctx, quietLog, []string{conf})
-	write(t, conf, "1")
-	ticked(t, ticks, "file came")
-	cancel()
-	select {
-	case _, open := <-ticks:
-		if open {
-			t.Error("a tick after the end")
-		}
-	case <-testutil.Context(t).Done():
-		t.Fatal("not closed")
-	}
 }
 
 // A FIFO at a path is no file that can be read: opening it would block until a program writes into it.
