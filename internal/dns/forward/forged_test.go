@@ -112,15 +112,15 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 	})
 }
 
-// A rejection may come while the query waits for another server: the next server is tried at once, and a server whose queries are always
-// rejected is tried last.
+// A rejection may come while the query waits for another server: the next server is tried after the usual time, and a server whose queries
+// are always rejected is tried last.
 func TestRejectedAmidARace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet, closed := newFake(t, onUDP, silence), closedPort(t)
 		good := newFake(t, onBoth, answersAs("good"))
 		b := serve(t, nil, quiet.addr, closed, good.addr)
 		for i := range failLimit {
-			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", hedgeAfter, hedgeAfter)
+			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 2*hedgeAfter, 2*hedgeAfter)
 		}
 		eventually(t, "a server that rejects all is asked last", b.server(closed).health.failing.Load)
 	})

@@ -82,7 +82,7 @@ func (s *server) recover(now time.Time) {
 	h.turn.Store(0)
 	h.changes.Add(1)
 	h.why, h.slow, h.since = reasonNone, false, now
-	s.log.Info("upstream answers well again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
+	s.of.log.Info("upstream answers well again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
 }
 
 // failed describes how a server failed a client's query.
@@ -124,7 +124,7 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream failed clients' queries; until it recovers, it is tried last, apart from a single query now and then",
+		s.of.log.Warn("upstream failed clients' queries; until it recovers, it is tried last, apart from a single query now and then",
 			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {
@@ -248,11 +248,11 @@ func (s *server) sound(a *Block) (took time.Duration, err error) {
 
 // once sends a query over a new connection, not over a pooled one.
 func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline time.Time) (*dns.Msg, error) {
-	buf, wire, err := s.bufs.pack(q)
+	buf, wire, err := s.of.bufs.pack(q)
 	if err != nil {
 		return nil, err
 	}
-	defer s.bufs.put(buf)
+	defer s.of.bufs.put(buf)
 	return s.exchange(ctx, q, wire, way{stream: stream, fresh: true}, deadline)
 }
 
@@ -274,7 +274,7 @@ func (s *server) streamFailed(now time.Time, why error) {
 		return
 	}
 	if was := s.health.datagramsUntil.Swap(s.at(now.Add(datagramsFor))); was == 0 {
-		s.log.Info("upstream fails with TCP, not with UDP; UDP is tried first, TCP again after each pause", "server", s.name, "err", why,
+		s.of.log.Info("upstream fails with TCP, not with UDP; UDP is tried first, TCP again after each pause", "server", s.name, "err", why,
 			"pause", datagramsFor)
 	}
 }
@@ -285,13 +285,6 @@ func (s *server) streamWorks() {
 		s.health.streamFails.Store(0)
 	}
 	if s.health.datagramsUntil.Load() != 0 && s.health.datagramsUntil.Swap(0) != 0 {
-		s.log.Info("upstream answers over TCP again; UDP is no longer tried first", "server", s.name)
+		s.of.log.Info("upstream answers over TCP again; UDP is no longer tried first", "server", s.name)
 	}
-}
-
-// standing returns a server's health for Status.
-func (s *server) standing() (failing bool, why reason, since time.Time) {
-	s.health.mu.Lock()
-	defer s.health.mu.Unlock()
-	return s.health.failing.Load(), s.health.why, s.health.since
 }

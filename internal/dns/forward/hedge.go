@@ -26,7 +26,7 @@ type try struct {
 	err       error
 	began     time.Time
 	connected *atomic.Bool // set when the try gets a connection; nil for the try that func begin started
-	rejected  error        // an ICMP error for its UDP datagram, after which the try goes on; see func rejection
+	rejected  error        // an ICMP error for the datagram that func begin sent, after which the try goes on; see func rejection
 }
 
 // hasConnection reports whether the try has ever had a connection to the server.
@@ -167,7 +167,7 @@ func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	sent := err == nil
 	var m *dns.Msg
 	if sent {
-		m, err = l.receive(s.bufs, r.req, id)
+		m, err = l.receive(&s.of.bufs, r.req, id)
 	}
 	switch {
 	case err == nil:
@@ -179,11 +179,11 @@ func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 		t.rejected = l.rejected
 		return &pendingTry{l, id}, nil
 	case l.stale(err):
-		l.close(s.bufs)
+		l.close(&s.of.bufs)
 		s.pool(true).flush() // the server has probably closed its other idle connections too
 		t.state, t.fresh, r.next = planned, true, 0
 	default:
-		l.close(s.bufs)
+		l.close(&s.of.bufs)
 		r.take(outcome{err: err})
 	}
 	return nil, nil
@@ -205,7 +205,7 @@ type contest struct {
 func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pendingTry) (*dns.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the losing tries
-	c := &contest{hedgedQuery: r, ctx: ctx, wire: wire, request: r.req.Copy(), outcomes: make(chan outcome, 2*maxTries)}
+	c := &contest{hedgedQuery: r, ctx: ctx, wire: wire, request: r.req.Copy(), outcomes: make(chan outcome, maxTries)}
 	c.timer = time.NewTimer(0)
 	defer c.timer.Stop()
 	c.wait(hedgeAfter)
@@ -213,10 +213,12 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 	for c.active > 0 || r.more() && time.Now().Before(r.end) {
 		select {
 		case out := <-c.outcomes:
-			if c.handle(out) {
+			c.active--
+			if c.take(out) {
 				r.settle(out.try)
 				return r.best, nil
 			}
+			c.react(tryEnded, out.try)
 		case <-c.timer.C:
 			c.checkLate(c.due)
 			if c.react(timerFired, 0) {
@@ -247,7 +249,7 @@ func (c *contest) open(pending *pendingTry) {
 	c.active++
 	s, end := c.tries[0].server, c.end
 	go func() { // ends with an answer or an error, at the latest at the time end or when ctx is canceled
-		m, err := s.listen(c.ctx, pending, c.request, end, c.rejection(0))
+		m, err := s.listen(c.ctx, pending, c.request, end)
 		c.outcomes <- outcome{try: 0, msg: m, err: err}
 	}()
 	if c.tries[0].rejected != nil {
@@ -265,14 +267,9 @@ func (c *contest) start() {
 	c.prepare(i)
 	t, end, own := c.tries[i], c.end, slices.Clone(c.wire)
 	go func() { // ends with an answer or an error, at the latest at the time end or when ctx is canceled
-		m, err := t.server.exchange(c.ctx, c.request, own, way{t.stream, t.fresh, t.connected, c.rejection(i)}, end)
+		m, err := t.server.exchange(c.ctx, c.request, own, way{t.stream, t.fresh, t.connected}, end)
 		c.outcomes <- outcome{try: i, msg: m, err: err}
 	}()
-}
-
-// rejection returns a function that reports an ICMP error for a try's datagram to contend. The try goes on.
-func (c *contest) rejection(try int) func(error) {
-	return func(err error) { c.outcomes <- outcome{try: try, err: err, rejected: true} }
 }
 
 // wait sets the timer to fire after d, or at the time c.patience if that is sooner and not past.
@@ -283,21 +280,6 @@ func (c *contest) wait(d time.Duration) {
 	}
 	c.timer.Reset(d)
 	c.due = now.Add(d)
-}
-
-// handle processes the outcome of a try. It reports whether the client's query has its answer.
-func (c *contest) handle(out outcome) (won bool) {
-	if out.rejected {
-		c.tries[out.try].rejected = out.err
-		c.react(tryRejected, out.try)
-		return false
-	}
-	c.active--
-	if c.take(out) {
-		return true
-	}
-	c.react(tryEnded, out.try)
-	return false
 }
 
 // react decides what follows an event, and starts the next try if necessary. It reports whether the query should end now.
@@ -342,15 +324,12 @@ func (c *contest) situation(e event, try int, now time.Time) situation {
 func (r *hedgedQuery) checkLate(due time.Time) { r.late = r.late || time.Since(due) > stalled }
 
 // listen continues to wait for the answer to a pending try.
-func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end time.Time, rejected func(error)) (*dns.Msg, error) {
+func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end time.Time) (*dns.Msg, error) {
 	_ = p.line.conn.SetDeadline(end) // fails only if the socket is closed, and then receiving fails too
-	if p.line.rejected != nil {
-		p.line.extend(end)
-	}
 	stop := context.AfterFunc(ctx, func() { _ = p.line.conn.SetDeadline(time.Unix(1, 0)) })
-	m, err := p.line.await(ctx, s.bufs, req, p.id, end, rejected)
+	m, err := p.line.await(ctx, &s.of.bufs, req, p.id, end)
 	if !stop() || err != nil {
-		p.line.close(s.bufs)
+		p.line.close(&s.of.bufs)
 		return m, errors.Join(err, ctx.Err())
 	}
 	s.pool(p.line.stream).give(p.line)

@@ -89,30 +89,22 @@ func (l *line) send(wire []byte) (id uint16, err error) {
 	return id, err
 }
 
-// await waits for the answer with receive. After the first ICMP error for the query, it calls rejected, if that is not nil, and waits for
-// hedgeAfter more, but not beyond end.
-func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, rejected func(error)) (*dns.Msg, error) {
-	known := l.rejected != nil
-	m, err := l.receive(b, req, id)
-	if known || l.rejected == nil {
-		return m, err
+// await waits for the answer with receive. After the first ICMP error for the query it waits for hedgeAfter more, but not beyond end,
+// because most such errors are true.
+func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time) (*dns.Msg, error) {
+	if l.rejected == nil {
+		if m, err := l.receive(b, req, id); l.rejected == nil {
+			return m, err
+		}
 	}
-	if rejected != nil {
-		rejected(err)
-	}
-	l.extend(end)
-	if ctx.Err() != nil {
-		_ = l.conn.SetDeadline(time.Unix(1, 0)) // ctx ended before extend, which has replaced the deadline that the end of ctx had set
-	}
-	return l.receive(b, req, id)
-}
-
-// extend lets a query with an ICMP error wait for an answer, but only for hedgeAfter, because most such errors are true.
-func (l *line) extend(end time.Time) {
 	if soon := time.Now().Add(hedgeAfter); soon.Before(end) {
 		end = soon
 	}
 	_ = l.conn.SetDeadline(end) // fails only if the socket is closed, and then receiving fails too
+	if ctx.Err() != nil {
+		_ = l.conn.SetDeadline(time.Unix(1, 0)) // ctx ended before, and its deadline has just been replaced
+	}
+	return l.receive(b, req, id)
 }
 
 // maxRejections is how often a query is sent at most, if the kernel returns the ICMP error for an earlier datagram instead of sending it.

@@ -11,10 +11,9 @@ import (
 
 // outcome is the result of a try.
 type outcome struct {
-	try      int
-	msg      *dns.Msg
-	err      error
-	rejected bool // err is an ICMP error for a datagram, and the try goes on
+	try int
+	msg *dns.Msg
+	err error
 }
 
 // take records the outcome of a try. It reports whether the client's query has its answer.

@@ -5,7 +5,7 @@ type event uint8
 
 const (
 	timerFired  event = iota // its timer has fired
-	tryRejected              // an ICMP error came for a try's datagram, but the try goes on
+	tryRejected              // an ICMP error came for the first try's datagram, but the try goes on
 	tryEnded                 // a try has ended without a good answer
 )
 

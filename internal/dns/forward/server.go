@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -27,18 +26,14 @@ const (
 
 // server is one upstream with its connections, health and counters. All server blocks that list it share it, also across a reload.
 type server struct {
-	name    string // nameserver.Address.String
-	addr    string // address:port
-	tls     *tls.Config
-	mark    atomic.Int64 // of packets to the server, see prepare; 0: none. It stays: a mark that no rule of the host needs does no harm.
-	log     *slog.Logger
-	bufs    *buffers
-	life    context.Context // canceled when no server block lists the server any more
-	end     context.CancelFunc
-	tasks   sync.WaitGroup // goroutines that send health checks
-	maxAge  time.Duration
-	connect connect
-	born    time.Time // the zero of the server's clock
+	of    *Servers
+	name  string // nameserver.Address.String
+	addr  string // address:port
+	tls   *tls.Config
+	mark  atomic.Int64    // of packets to the server, see prepare; 0: none. It stays: a mark that no rule of the host needs does no harm.
+	life  context.Context // canceled when no server block lists the server any more
+	end   context.CancelFunc
+	tasks sync.WaitGroup // goroutines that send health checks
 
 	udp, tcp pool
 	health   health
@@ -59,20 +54,20 @@ func (s *server) pool(stream bool) *pool {
 
 // at returns t on the server's clock: in nanoseconds since Servers was made, never 0. It is a monotonic clock, so setting the wall clock
 // makes no server look silent or alive.
-func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
+func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.of.born)) + 1 }
 
 // heard reports whether the server has answered a client's query or a health check since t.
 func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t) }
 
 // open opens a UDP socket, or a TCP or TLS connection, to the server.
 func (s *server) open(ctx context.Context, stream bool) (*line, error) {
-	l, err := dial(ctx, s.connect, s.addr, stream, s.tls, int(s.mark.Load()))
+	l, err := dial(ctx, s.of.connect, s.addr, stream, s.tls, int(s.mark.Load()))
 	if err != nil {
 		return nil, err
 	}
 	s.counts.opened[index(stream)].Add(1)
 	// The ends are spread at random. The random number need not be secret, because each connection's end can be seen on the network.
-	l.until = time.Now().Add(s.maxAge - rand.N(s.maxAge/2)) //nolint:gosec // see above
+	l.until = time.Now().Add(s.of.maxAge - rand.N(s.of.maxAge/2)) //nolint:gosec // see above
 	return l, nil
 }
 
@@ -92,7 +87,6 @@ type way struct {
 	stream    bool         // over TCP or TLS
 	fresh     bool         // over a new connection
 	connected *atomic.Bool // set as soon as there is a connection; may be nil
-	rejected  func(error)  // called if an ICMP error came for a datagram and the wait goes on; may be nil
 }
 
 // exchange sends a query over a pooled or a new connection, and waits for the answer, the deadline or the end of ctx. If the server had
@@ -113,7 +107,7 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 		if w.connected != nil {
 			w.connected.Store(true)
 		}
-		m, err, stale := s.over(ctx, l, req, wire, deadline, w.rejected)
+		m, err, stale := s.over(ctx, l, req, wire, deadline)
 		if !stale {
 			return m, err
 		}
@@ -125,21 +119,19 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 // over sends a query over l and waits for the answer. Then it returns l to the pool, or closes it.
 //
 //nolint:revive,staticcheck // stale qualifies the error
-func (s *server) over(
-	ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, rejected func(error),
-) (m *dns.Msg, err error, stale bool) {
+func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time) (m *dns.Msg, err error, stale bool) {
 	_ = l.conn.SetDeadline(deadline) // fails only if the socket is closed, and then sending fails too
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)
 	if err == nil {
-		m, err = l.await(ctx, s.bufs, req, id, deadline, rejected)
+		m, err = l.await(ctx, &s.of.bufs, req, id, deadline)
 	}
 	if !stop() {
 		err = errors.Join(err, ctx.Err()) // the end of ctx changes the deadline at any moment, so the connection must not be reused
 	}
 	if err != nil {
 		stale = l.stale(err)
-		l.close(s.bufs)
+		l.close(&s.of.bufs)
 		return nil, err, stale
 	}
 	s.pool(l.stream).give(l)

@@ -29,8 +29,8 @@ type Servers struct {
 	log     *slog.Logger
 	roots   *x509.CertPool // nil: the system's
 	maxAge  time.Duration
-	born    time.Time
-	connect connect // connectSocket, except in tests on virtual time
+	born    time.Time // the zero of the servers' clock
+	connect connect   // connectSocket, except in tests on virtual time
 	bufs    buffers
 	hedges  hedges
 	nonces  sync.Map      // by name of a loop detection query in flight: whether it came back to this process (*atomic.Bool)
@@ -55,8 +55,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	name := sp.String()
 	s := ss.byName[name]
 	if s == nil {
-		s = &server{name: name, addr: sp.Addr.String(), log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge,
-			connect: ss.connect, born: ss.born}
+		s = &server{of: ss, name: name, addr: sp.Addr.String()}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
 		if sp.TLS {
@@ -121,10 +120,11 @@ func (ss *Servers) Status() []Status {
 	out := make([]Status, 0, len(servers))
 	for _, s := range servers {
 		st := Status{Server: s.name, LastResort: true, NoTCP: s.prefersDatagrams(time.Now())}
-		var why reason
-		if st.Failing, why, st.Since = s.standing(); st.Failing {
-			st.Reason = why.String()
+		s.health.mu.Lock()
+		if st.Failing, st.Since = s.health.failing.Load(), s.health.since; st.Failing {
+			st.Reason = s.health.why.String()
 		}
+		s.health.mu.Unlock()
 		for _, a := range blocks {
 			at := slices.Index(a.list, s)
 			if at < 0 {
