@@ -46,17 +46,17 @@ func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 	out = slices.DeleteFunc(out, func(a netip.Addr) bool { return slices.Contains(except, a) })
 	if len(out) == 0 {
 		return nil, fmt.Errorf("line %d: bind names none of the agent's addresses (%s): name one of them, or take the line out",
-			tokens[0].Line, joinAddrs(cfg.Addresses))
+			tokens[0].Line, joinAddrs(cfg.Addresses, ", "))
 	}
 	return out, nil
 }
 
-func joinAddrs(addresses []netip.Addr) string {
+func joinAddrs(addresses []netip.Addr, separator string) string {
 	var out []string
 	for _, a := range addresses {
 		out = append(out, a.String())
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(out, separator)
 }
 
 // Directives lists the directives that an operator's Corefile may have, except for metrics: those that are served, and those that the agent

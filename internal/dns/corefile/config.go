@@ -14,9 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // bufferSize is the maximum size of a UDP answer in bytes; a longer answer is truncated. Such an answer is not fragmented where the MTU is
@@ -101,14 +100,8 @@ func parseZone(name string) (string, error) {
 	if name == "." {
 		return ".", nil
 	}
-	if _, ok := dns.IsDomainName(z); !ok || z == "" || strings.HasSuffix(z, ".") {
+	if !strict.IsDomain(z) {
 		return name, fmt.Errorf("%q is not a domain name", name)
-	}
-	// Allow more than host names, but no character with a meaning in a Corefile.
-	for _, r := range z {
-		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.' {
-			return name, fmt.Errorf("%q is not a domain name: %q may not stand in one", name, r)
-		}
 	}
 	return z, nil
 }

@@ -97,20 +97,12 @@ func caddyLevel(level slog.Level, text string) (slog.Level, slog.Value) {
 	return level, slog.StringValue(text)
 }
 
-func questionAttrs(line []byte) []slog.Attr {
-	var fields struct {
-		Client   string  `json:"client_ip"`
-		Name     string  `json:"qname"`
-		Type     string  `json:"qtype"`
-		Protocol string  `json:"protocol"`
-		Rcode    string  `json:"rcode"`
-		Size     int     `json:"response_size"`
-		Seconds  float64 `json:"duration_seconds"`
+func questionAttrs(line []byte) (attrs []slog.Attr) {
+	var fields map[string]any
+	_ = json.Unmarshal(line, &fields) // emit has read it already
+	for _, f := range [][2]string{{"client", "client_ip"}, {"name", "qname"}, {"type", "qtype"}, {"protocol", "protocol"}, {"rcode", "rcode"},
+		{"size", "response_size"}, {"seconds", "duration_seconds"}} {
+		attrs = append(attrs, slog.Any(f[0], fields[f[1]]))
 	}
-	_ = json.Unmarshal(line, &fields) // the JSON is valid; a field of another type stays empty
-	return []slog.Attr{
-		slog.String("client", fields.Client), slog.String("name", fields.Name), slog.String("type", fields.Type),
-		slog.String("protocol", fields.Protocol), slog.String("rcode", fields.Rcode),
-		slog.Int("size", fields.Size), slog.Float64("seconds", fields.Seconds),
-	}
+	return attrs
 }

@@ -150,13 +150,7 @@ func Render(cfg Config) (string, error) {
 
 func limitLine(cfg Config) string { return fmt.Sprintf("%s %d", dirLimit, cfg.Misses) }
 
-func bindLine(addresses []netip.Addr) string {
-	line := dirBind
-	for _, a := range addresses {
-		line += " " + a.String()
-	}
-	return line
-}
+func bindLine(addresses []netip.Addr) string { return dirBind + " " + joinAddrs(addresses, " ") }
 
 // rendered makes the server blocks of a configuration without Override: for the cluster's zones, each stub domain, all other names, and
 // zones that only snippets name.
@@ -166,15 +160,13 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirMetrics, dirMetrics)
 	common.set(dirCache, cacheLines(cfg.Cache, fromOthers)...)
 	common.set(dirLimit, limitLine(cfg))
+	common.set(dirErrors, "errors")
 	switch cfg.Queries {
-	default: // off
+	case QueriesOff, "":
 		// At most two lines a minute for each server block: the first failure at once, and later how many there were. If an upstream is down,
 		// thousands of queries fail, and the metrics count them.
 		common.set(dirErrors, "errors {", "    consolidate 1m .* warning show_first", "}")
-	case QueriesErrors:
-		common.set(dirErrors, "errors")
 	case QueriesAll:
-		common.set(dirErrors, "errors")
 		common.set("log", "log")
 	}
 

@@ -16,7 +16,7 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/plugin"
 
-	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // NodeFile is the file in which CoreDNS, in a pod with dnsPolicy Default, finds the node's resolvers: the kubelet copies the file of its
@@ -86,7 +86,7 @@ func (r *reader) object(format string, args ...any) {
 // name records a name that kube-dns may answer by itself.
 func (r *reader) name(s string) {
 	s = strings.ToLower(strings.TrimSuffix(s, "."))
-	if len(r.names) < maxNames && nameserver.IsName(s) && !slices.Contains(r.names, s+".") {
+	if len(r.names) < maxNames && strict.IsDomain(s) && !slices.Contains(r.names, s+".") {
 		r.names = append(r.names, s+".")
 	}
 }
@@ -276,19 +276,15 @@ func zoneOf(key string) (zone string, ok bool) {
 		return ".", true
 	}
 	zone = strings.ToLower(strings.TrimSuffix(hosts[0], "."))
-	return zone, nameserver.IsName(zone)
+	return zone, strict.IsDomain(zone)
 }
 
 // show makes a text from the Corefile short and printable on one line, for messages.
 func show(s string) string {
-	out := strings.Map(func(r rune) rune {
+	return strict.ClipTo(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {
 			return ' '
 		}
 		return r
-	}, s)
-	if r := []rune(out); len(r) > 80 {
-		return string(r[:80]) + "…"
-	}
-	return out
+	}, s), 80)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/neardns/neardns/internal/dns/forward/nameserver"
+	"github.com/neardns/neardns/pkg/strict"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
@@ -155,7 +155,7 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%+v", v)
 		}
 		for _, n := range v.Names {
-			if !nameserver.IsName(strings.TrimSuffix(n, ".")) {
+			if !strict.IsDomain(strings.TrimSuffix(n, ".")) {
 				t.Errorf("%q is no name", n)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // MaxServers is the maximum number of servers in one list. CoreDNS's forward accepts as many.
@@ -98,7 +100,7 @@ func cutName(s string) (rest, name string, err error) {
 		name, tail = name[:i], name[i:]
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if !IsName(name) {
+	if !strict.IsDomain(name) {
 		return "", "", fmt.Errorf("%q is not a name that a certificate can have", name)
 	}
 	// Without brackets, the port would be read as part of the IPv6 address.
@@ -107,19 +109,6 @@ func cutName(s string) (rest, name string, err error) {
 		return "", "", errors.New("not a server: put an IPv6 address and its name into brackets, and the port behind them")
 	}
 	return before + tail, name, nil
-}
-
-// IsName reports whether s is a domain name of lower-case letters, digits, hyphens and underscores, without the final dot.
-func IsName(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
 }
 
 // String returns the address as Parse reads it, always with the port. It is the server's name in a Corefile, in metrics and in logs.
