@@ -304,7 +304,7 @@ func TestTrialThatCannotRun(t *testing.T) {
 	if again := n.DueTrials(held, yes); len(due.Trials) != 1 || again.Fault == nil || n.paths[at].Next.IsZero() {
 		t.Fatalf("%d trials; fault %v; the next at %s", len(due.Trials), again.Fault, n.paths[at].Next)
 	}
-	n.due("a")
+	n.due("a", 0)
 	for _, one := range n.DueTrials(held, yes).Trials {
 		n.RunTrial(t.Context(), one, held, young, yes)
 	}

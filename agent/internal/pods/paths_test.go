@@ -62,14 +62,14 @@ func (n *node) try(lease Lease, changed bool) {
 	testutil.Equal(n.t, "answered", changed, waiting() > before)
 }
 
-// due makes the next trial of a bypassed pod due now.
-func (n *node) due(id string) {
+// due makes the next trial of a bypassed pod due after a time.
+func (n *node) due(id string, after time.Duration) {
 	n.t.Helper()
 	n.Pods.mu.Lock()
 	defer n.Pods.mu.Unlock()
 	for at, s := range n.paths {
 		if at.key == (key{id, "eth0"}) && !s.Next.IsZero() {
-			s.Next = time.Now()
+			s.Next = time.Now().Add(after)
 			n.paths[at] = s
 			return
 		}
@@ -136,11 +136,12 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	n.wantTable(well, r4, r6)
 	n.reconcile(yes, true, map[string]int{Steered: 1, Bypassed: 1})
 	n.wantTable(lost, r6)
+	n.due("a", time.Hour)
 	n.try(held, false) // its time has not come
-	n.due("a")
+	n.due("a", 0)
 	n.try(held, false) // still lost
 	end()
-	n.due("a")
+	n.due("a", 0)
 	n.try(held, true)
 	n.reconcile(yes, false, map[string]int{Steered: 2})
 	n.wantTable(lost, r4, r6)

@@ -24,8 +24,9 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 		t.Errorf("a pod with connections and without answers: %+v", d)
 	}
 	end()
+	n.due("a", time.Hour)
 	n.try(held, false) // its time has not come
-	n.due("a")
+	n.due("a", 0)
 	n.try(held, true)
 	n.reconcile(yes, false, map[string]int{Steered: 1})
 }
