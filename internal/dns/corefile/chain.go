@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 
@@ -19,7 +18,6 @@ import (
 // has no socket: sockets belong to the listener, so a reload does not touch them. Its methods, except for Close, are safe for concurrent
 // use.
 type Chain struct {
-	log      *slog.Logger
 	instance *caddy.Instance
 	servers  map[netip.AddrPort]*dnsserver.Server
 	hits     map[netip.AddrPort]*hits // nil: there is no fast path
@@ -32,11 +30,7 @@ var errBuilt = errors.New("built")
 // first chain.
 func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if before == nil {
-		c, err := b.build(cfg)
-		if err != nil {
-			unbridge(b.log)
-		}
-		return c, err
+		return b.build(cfg)
 	}
 	var errs []error
 	for _, f := range before.instance.OnRestart {
@@ -78,7 +72,7 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 	if !errors.Is(err, errBuilt) {
 		return nil, inRendered(err)
 	}
-	c := &Chain{log: b.log, instance: instance, servers: map[netip.AddrPort]*dnsserver.Server{}}
+	c := &Chain{instance: instance, servers: map[netip.AddrPort]*dnsserver.Server{}}
 	// caddy has made servers already, but does not hand them out, so make them again. Compiling the same plugins again links equal handlers,
 	// as CoreDNS does for each further address.
 	made, err := process.context.MakeServers()
@@ -152,7 +146,6 @@ func (c *Chain) Close(final bool) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	if final {
-		defer unbridge(c.log)
 		return errors.Join(c.instance.ShutdownCallbacks()...)
 	}
 	var errs []error

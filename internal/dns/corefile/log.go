@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"os"
 	"strings"
 	"sync/atomic"
 
@@ -14,7 +13,7 @@ import (
 
 // lines is the writer to which CoreDNS logs. CoreDNS writes one JSON object per line, and each becomes a record of the agent's logger.
 // CoreDNS and the standard library have one log per process, so there is one lines; it has the logger of the server that last started or
-// reloaded.
+// reloaded, also after that server has ended.
 //
 // The logger must not write to the standard library's log package, as slog's default does: its lines would come here again.
 type lines struct{ log atomic.Pointer[slog.Logger] }
@@ -26,19 +25,11 @@ func bridge(log *slog.Logger) {
 	_ = clog.Configure("json", &process.output)
 }
 
-// unbridge removes the logger of a server that has ended or did not start, so that nothing is written to it later.
-func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
-
-// Write implements io.Writer. Without a logger, it writes to standard error. With one, it never fails, because no caller could handle an
-// error.
+// Write implements io.Writer. It never fails, because no caller could handle an error.
 func (l *lines) Write(p []byte) (int, error) {
-	log := l.log.Load()
-	if log == nil {
-		return os.Stderr.Write(p)
-	}
 	for line := range bytes.Lines(p) {
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			emit(log, line)
+			emit(l.log.Load(), line)
 		}
 	}
 	return len(p), nil
