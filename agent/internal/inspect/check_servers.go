@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
 // queryResult is the result of the doctor's check of one server.
@@ -79,11 +80,10 @@ func (in *Inspector) resolvConf(up upstream.Upstreams) (out []resolvConf) {
 	for _, path := range paths {
 		r := resolvConf{path: path}
 		data, err := in.ReadFile(path)
-		for line := range strings.Lines(string(data)) {
-			if f := strings.Fields(line); len(f) > 1 && f[0] == "nameserver" {
-				if a, err := netip.ParseAddr(f[1]); err == nil {
-					r.servers = append(r.servers, a)
-				}
+		settings, _ := resolvconf.Parse(data).Settings() // lines with a fault are left out
+		for _, s := range settings.Nameservers {
+			if a, err := netip.ParseAddr(s); err == nil {
+				r.servers = append(r.servers, a)
 			}
 		}
 		if r.err = err; err == nil && len(r.servers) == 0 {

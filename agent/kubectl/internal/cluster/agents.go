@@ -41,14 +41,14 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 		podQuery.Set("fieldSelector", "spec.nodeName="+c.Node)
 	}
 	var nodes metav1.PartialObjectMetadataList
-	nodesErr := c.list(ctx, "/api/v1/nodes", nodeQuery, namesOnly, &nodes)
+	nodesErr := c.Get(ctx, "/api/v1/nodes", nodeQuery, namesOnly, &nodes)
 	if apierrors.IsForbidden(nodesErr) {
 		c.Note("nodes without an agent are not listed: %v", nodesErr)
 	} else if nodesErr != nil {
 		return nil, fmt.Errorf("list the nodes: %w", nodesErr)
 	}
 	var pods corev1.PodList
-	if err := c.list(ctx, "/api/v1/namespaces/"+c.namespace+"/pods", podQuery, "", &pods); err != nil {
+	if err := c.Get(ctx, "/api/v1/namespaces/"+c.namespace+"/pods", podQuery, "", &pods); err != nil {
 		return nil, fmt.Errorf("list the agents' pods: %w", err)
 	}
 	out := match(nodes.Items, pods.Items)

@@ -159,11 +159,6 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-// Get reads an object or a list of objects into out.
-func (c *Cluster) Get(ctx context.Context, path string, out any) error {
-	return c.list(ctx, path, nil, "", out)
-}
-
 // Log returns the end of the log of an agent's pod: whole lines, at most maxBytes.
 func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, error) {
 	// The API's limitBytes does not help: it counts from the first of the tailLines lines, and would leave out the newest ones.
@@ -174,7 +169,8 @@ func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, er
 	return text, err
 }
 
-func (c *Cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
+// Get reads an object or a list of objects into out. accept may be empty.
+func (c *Cluster) Get(ctx context.Context, path string, query url.Values, accept string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.timeoutFor(readTimeout))
 	defer cancel()
 	text, err := c.get(ctx, path, query, accept)

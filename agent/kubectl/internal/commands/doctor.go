@@ -70,7 +70,7 @@ func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) re
 	})
 	r := grouped(agents, nodes, errs)
 	var list networkingv1.NetworkPolicyList
-	if err := c.Get(ctx, "/apis/networking.k8s.io/v1/networkpolicies", &list); apierrors.IsForbidden(err) {
+	if err := c.Get(ctx, "/apis/networking.k8s.io/v1/networkpolicies", nil, "", &list); apierrors.IsForbidden(err) {
 		c.Note("network policies are not examined: %v", err)
 	} else if err != nil {
 		r.Findings = append(r.Findings, finding{State: warn, Check: "network policy", What: "could not be read: " + err.Error()})

@@ -37,7 +37,7 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 		}
 		if *pod != "" {
 			var p corev1.Pod
-			if err := cl.Get(c.Context(), "/api/v1/namespaces/"+namespace+"/pods/"+name, &p); err != nil {
+			if err := cl.Get(c.Context(), "/api/v1/namespaces/"+namespace+"/pods/"+name, nil, "", &p); err != nil {
 				return err
 			}
 			if o.Node = p.Spec.NodeName; o.Node == "" {

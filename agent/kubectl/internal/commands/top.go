@@ -68,33 +68,26 @@ func topCommand(o *cluster.Options) *cobra.Command {
 
 // addPods runs `neardns-agent pods` on nodes whose endpoint does not list pods, because listen.namespaces is not true there.
 func addPods(ctx context.Context, c *cluster.Cluster, nodes []reading, interval bool) error {
-	silent := make([]cluster.Agent, len(nodes))
-	found := false
+	var silent []int // indexes of these nodes
+	var agents []cluster.Agent
 	for i, r := range nodes {
-		silent[i] = cluster.Agent{Node: r.Node, Pod: r.Pod, Why: "known"}
 		if s := r.Status; s != nil && len(s.Pods) == 0 && len(s.States) > 0 {
-			silent[i].Why, found = "", true
+			silent, agents = append(silent, i), append(agents, r.Agent)
 		}
 	}
-	if !found {
-		return nil
-	}
-	if interval {
+	if interval && len(silent) > 0 {
 		return cli.Usagef("--interval: the agents name no pods at %s; set listen.namespaces: true, or leave --interval out", overview.Path)
 	}
-	views, errs := cluster.ExecAll(ctx, c, silent, func(ctx context.Context, a cluster.Agent) (out []overview.Pod, err error) {
+	views, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (out []overview.Pod, err error) {
 		text, err := c.Exec(ctx, a.Pod, "pods", "-o", "json")
 		if err != nil {
 			return nil, fmt.Errorf("it names no pods at %s (listen.namespaces), and pods/exec fails: %w", overview.Path, err)
 		}
 		return out, json.Unmarshal(text, &out)
 	})
-	for i := range nodes {
-		if silent[i].Why != "" {
-			continue
-		}
-		if nodes[i].Status.Pods = views[i]; errs[i] != nil {
-			nodes[i].Status, nodes[i].Reason = nil, errs[i].Error()
+	for at, i := range silent {
+		if nodes[i].Status.Pods = views[at]; errs[at] != nil {
+			nodes[i].Status, nodes[i].Reason = nil, errs[at].Error()
 		}
 	}
 	return nil
