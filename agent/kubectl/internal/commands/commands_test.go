@@ -37,20 +37,14 @@ func TestCommandLine(t *testing.T) {
 		"":                              {cli.Config, "", "kubectl neardns [command]"},
 		"--help":                        {cli.Good, "kubectl neardns [command]", ""},
 		"help doctor":                   {cli.Good, "kubectl neardns doctor [flags]", ""},
-		"help statsu":                   {cli.Config, "", `did you mean "status"?`},
-		"statsu":                        {cli.Config, "", `did you mean "status"?`},
-		"status --contxt a":             {cli.Config, "", "did you mean --context?"},
-		"status -o xml":                 {cli.Config, "", "flag: write json, yaml, wide"},
 		"top -o wide":                   {cli.Config, "", "flag: write json, yaml"},
 		"top --sort-by latency":         {cli.Config, "", "--sort-by latency: queries, misses, nxdomain, failures"},
-		"status now":                    {cli.Config, "", `unexpected argument "now"`},
 		"query":                         {cli.Config, "", "write one name"},
 		"query a b":                     {cli.Config, "", "write one name"},
 		"query a --pod web":             {cli.Config, "", "--pod web: write namespace/name"},
 		"status --kubeconfig /none/x":   {cli.Config, "", "kubectl neardns status: read the kubeconfig: stat /none/x"},
 		"status --request-timeout soon": {cli.Config, "", "is no duration"},
 		"version":                       {cli.Good, "kubectl-neardns v1", ""},
-		"completion bash":               {cli.Good, "__start_kubectl-neardns", ""},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), "v1", strings.Fields(line), &stdout, &stderr)
