@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -58,7 +59,7 @@ type kernel struct {
 	paused     bool      // a handover is under way or done
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
-	stopMirror func() // stops reading mirrored queries; nil if not running
+	stopMirror func() // stops reading mirrored queries; does nothing if none are read
 }
 
 // kernelInput has what the last check of the pods' links was based on. If nothing but the time has changed, no check is made until
@@ -84,7 +85,7 @@ func (k *kernel) run(ctx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.level != nil {
-		k.endMirror()
+		k.stopMirror()
 		_ = k.level.Close() // only descriptors are closed; program and maps stay pinned
 		k.level = nil
 	}
@@ -105,11 +106,8 @@ func (k *kernel) reconcile() {
 		}
 		return
 	}
-	if k.level != nil && k.broken != nil {
-		k.fail(k.broken)
-	}
-	if s := k.offloader.State(); k.level != nil && s.Fault != nil {
-		k.fail(s.Fault)
+	if err := cmp.Or(k.broken, k.offloader.State().Fault); k.level != nil && err != nil {
+		k.fail(err)
 	}
 	if k.level == nil {
 		if changed := k.seen.conf != conf; !changed && time.Now().Before(k.again) {
@@ -286,7 +284,7 @@ func (k *kernel) closeLevel() {
 	if err := k.offloader.End(); err != nil {
 		k.log.Warn("some kernel entries not revoked; the kernel answers from them until they expire", "within", offload.MaxTime, "err", err)
 	}
-	k.endMirror()
+	k.stopMirror()
 	if err := k.keeper.Reconcile(nil); err != nil {
 		k.log.Warn("cannot detach the kernel program from some pods; without entries it lets all queries pass", "err", err)
 	}
@@ -301,14 +299,6 @@ func (k *kernel) reportBroken(err error) {
 		defer k.mu.Unlock()
 		k.broken = err
 	}()
-}
-
-// endMirror stops reading mirrored queries.
-func (k *kernel) endMirror() {
-	if k.stopMirror != nil {
-		k.stopMirror()
-		k.stopMirror = nil
-	}
 }
 
 // pause revokes all entries at the beginning of a handover, because the successor, which may have another configuration, serves at the same

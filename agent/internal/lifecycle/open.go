@@ -86,7 +86,7 @@ func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	a.clients.Follow(o.registry)
 	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader,
 		clients: a.clients, registry: o.registry,
-		conf: a.config, served: served}
+		conf: a.config, served: served, stopMirror: func() {}}
 }
 
 // openCache makes the plan, the cache, and the DNS server, which does not listen yet.
