@@ -5,25 +5,14 @@ import (
 	"net/netip"
 	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
 // node has the facts about the node that both sides get.
 type node struct {
-	file                  string
-	hasFile               bool
-	clusterDNS, addresses []netip.Addr
-	clusterDomain         string
-}
-
-// pod is what both know of the pod, as the API has it.
-type pod struct {
-	policy      string
-	namespace   string
-	hostNetwork bool
-	config      *v1.PodDNSConfig
+	file          string
+	clusterDNS    []netip.Addr
+	clusterDomain string
 }
 
 // generator makes cases. Its words are few, so that they meet: duplicates, overrides and limits are what the rules are about.
@@ -57,7 +46,7 @@ func (g generator) addr() netip.Addr {
 
 func (g generator) addrs() []netip.Addr {
 	var out []netip.Addr
-	for range g.IntN(4) {
+	for range 1 + g.IntN(4) {
 		out = append(out, g.addr())
 	}
 	return out
@@ -132,39 +121,20 @@ func (g generator) file() string {
 }
 
 func (g generator) node() node {
-	return node{
-		file: g.file(), hasFile: !g.chance(10),
-		clusterDNS: g.addrs(), addresses: g.addrs(),
-		clusterDomain: g.one("cluster.local", "cluster.local", "cluster.local", "", "a", "cluster.local."),
-	}
+	return node{file: g.file(), clusterDNS: g.addrs(), clusterDomain: g.one("cluster.local", "a")}
 }
 
-func (g generator) pod() pod {
-	p := pod{
-		policy: g.one("Default", "ClusterFirst", "ClusterFirst", "ClusterFirstWithHostNet", "None", "Custom",
-			g.one("", "clusterfirst", "X")),
-		namespace:   g.one("default", "ns1", "kube-system", strings.Repeat("n", 63)),
-		hostNetwork: g.chance(25),
-	}
-	if g.chance(60) {
-		p.config = &v1.PodDNSConfig{
-			Nameservers: g.many(g.nameserver),
-			Searches:    g.many(func() string { return g.domain(false) }),
-		}
-		for range len(g.many(g.option)) {
-			p.config.Options = append(p.config.Options, g.configOption())
-		}
-	}
-	return p
+func (g generator) policy() resolvconf.Policy {
+	return resolvconf.Policy(g.one("Default", "ClusterFirst", "ClusterFirstWithHostNet", "None"))
 }
 
-func (g generator) configOption() v1.PodDNSConfigOption {
-	o := v1.PodDNSConfigOption{Name: g.one("ndots", "ndots", "timeout", "rotate", "edns0", "x", g.one("", "ndots:1", "y:", "a b"))}
-	if g.chance(60) {
-		value := g.one("", "1", "2", "a:b", "c d")
-		o.Value = &value
+// settings draws what a runtime passes, or what a pod's resolv.conf has.
+func (g generator) settings() resolvconf.Settings {
+	return resolvconf.Settings{
+		Nameservers: g.many(g.nameserver),
+		Searches:    g.many(func() string { return g.domain(false) }),
+		Options:     g.many(g.option),
 	}
-	return o
 }
 
 // overlay draws what may stand in one: the kubelet, given the same as a dnsConfig, is its oracle.
@@ -178,7 +148,7 @@ func (g generator) overlay() resolvconf.Overlay {
 	}
 	o.Searches = g.many(func() string { return g.domain(true) })
 	if g.chance(20) {
-		o.Policy = resolvconf.Policy(g.one("Default", "ClusterFirst", "ClusterFirstWithHostNet", "None"))
+		o.Policy = g.policy()
 	}
 	return o
 }

@@ -23,7 +23,7 @@ var (
 // tally counts what the cases were about, so that a run which compares nothing is seen.
 type tally map[string]int
 
-// TestForm compares every case with the kubelet: the settings of a pod, the warnings about them, and the same with an overlay.
+// TestForm compares every case with the kubelet: the settings of a policy, and those of a pod with an overlay and the warnings about them.
 func TestForm(t *testing.T) {
 	k, counts := newKubelet(t), tally{}
 	for i := range *cases {
@@ -33,8 +33,7 @@ func TestForm(t *testing.T) {
 	}
 	t.Logf("%d cases, no unexplained difference: %v", *cases, counts)
 	for _, about := range []string{
-		"file at fault", "nameservers-cut", "searches-cut", "missing-cluster-dns", "unknown-policy", "D2 Custom", "D3 colon in a name",
-		"overlay", "overlay cut", "overlay without nameserver",
+		"file at fault", "nameservers-cut", "searches-cut", "overlay", "overlay without nameserver",
 	} {
 		if counts[about] == 0 && *cases >= 20_000 {
 			t.Errorf("no case was about %q: the generator has lost it", about)
@@ -55,16 +54,18 @@ func FuzzForm(f *testing.F) {
 	})
 }
 
+// namespace is the one of every pod.
+const namespace = "ns1"
+
 // compare shows the first thing in which the two sides differ without an explanation.
 func compare(k *kubelet, seed uint64, file *string, counts tally) error {
 	g := newGenerator(seed)
-	n, p, o := g.node(), g.pod(), g.overlay()
+	n, policy, own, o := g.node(), g.policy(), g.settings(), g.overlay()
 	if file != nil {
-		n.file, n.hasFile = *file, true
+		n.file = *file
 	}
 	ours, err := ourNode(n)
-	policy, differs := explain(p, counts)
-	theirs, theirErr := k.form(n, policy, p, p.config)
+	theirs, theirErr := k.form(n, v1.DNSPolicy(policy), nil)
 	switch {
 	case err != nil && theirErr != nil:
 		counts["file at fault"]++
@@ -72,83 +73,79 @@ func compare(k *kubelet, seed uint64, file *string, counts tally) error {
 	case err != nil || theirErr != nil:
 		return fmt.Errorf("file %q: one side alone has an error: %w", n.file, errors.Join(err, theirErr))
 	}
-	pod := resolvconf.Pod{Policy: resolvconf.Policy(p.policy), HostNetwork: p.hostNetwork, Namespace: p.namespace, Config: ourConfig(p.config)}
-	got := resolvconf.Form(ours, pod, nil)
-	if err := same(got, theirs, differs); err != nil {
-		return fmt.Errorf("node %+v, pod %+v, dnsConfig %+v: %w", n, p, p.config, err)
+	if err := same(ours.Settings(policy, namespace), theirs); err != nil {
+		return fmt.Errorf("node %+v, policy %s: %w", n, policy, err)
 	}
-	for _, note := range got.Notes {
-		counts[string(note.Code)]++
-	}
-	if differs {
-		return nil // what the overlay is laid on differs too
-	}
-	if err := compareOverlay(k, n, ours, p, pod, o, got, theirs, counts); err != nil {
-		return fmt.Errorf("node %+v, pod %+v, dnsConfig %+v, overlay %+v: %w", n, p, p.config, o, err)
+	if err := compareOverlay(k, n, ours, o, own, counts); err != nil {
+		return fmt.Errorf("node %+v, own settings %+v, overlay %+v: %w", n, own, o, err)
 	}
 	return nil
 }
 
-// compareOverlay gives the kubelet what it formed itself and the overlay as one dnsConfig: an overlay is merged and cut as
-// that is.
-func compareOverlay(k *kubelet, n node, ours resolvconf.Node, p pod, pod resolvconf.Pod, o resolvconf.Overlay, own resolvconf.Result, base answer, counts tally) error {
-	theirOwn := base
-	if o.Policy != "" {
-		var err error
-		if base, err = k.form(n, v1.DNSPolicy(o.Policy), p, nil); err != nil {
-			return err
-		}
-	}
-	config := &v1.PodDNSConfig{
-		Nameservers: slices.Concat(base.Nameservers, o.Nameservers),
-		Searches:    slices.Concat(base.Searches, o.Searches),
-	}
-	for _, text := range slices.Concat(base.Options, o.Options) {
-		name, value, _ := strings.Cut(text, ":")
-		config.Options = append(config.Options, v1.PodDNSConfigOption{Name: name, Value: &value})
-	}
-	want, err := k.form(n, v1.DNSNone, p, config)
+// compareOverlay gives the kubelet a pod's own settings, or those that it forms itself for the overlay's policy, and the overlay as one
+// dnsConfig: an overlay is merged and cut as that is.
+func compareOverlay(k *kubelet, n node, ours resolvconf.Node, o resolvconf.Overlay, own resolvconf.Settings, counts tally) error {
+	theirOwn, err := k.form(n, v1.DNSNone, config(own))
 	if err != nil {
 		return err
 	}
-	if want.events != "" {
-		counts["overlay cut"]++
+	base := theirOwn
+	if o.Policy != "" {
+		if base, err = k.form(n, v1.DNSPolicy(o.Policy), nil); err != nil {
+			return err
+		}
+		base.events = ""
+	}
+	want, err := k.form(n, v1.DNSNone, config(base.Settings, o.Settings))
+	if err != nil {
+		return err
 	}
 	want.events += base.events
 	counts["overlay"]++
 
-	got := resolvconf.Form(ours, pod, &o)
+	got, err := o.Spell(ours, namespace).Apply(own)
 	if len(want.Nameservers) == 0 && len(theirOwn.Nameservers) > 0 {
 		counts["overlay without nameserver"]++
-		if got.Refused == nil || !cmp.Equal(own.Settings, got.Settings) {
+		if err == nil {
 			return fmt.Errorf("leaves no nameserver, and got %+v", got)
 		}
 		return nil
 	}
-	if got.Refused != nil || !got.Overlaid {
-		return fmt.Errorf("refused: %w", got.Refused)
+	if err != nil {
+		return err
 	}
-	if err := same(got, want, false); err != nil {
-		return fmt.Errorf("with the overlay: %w", err)
-	}
-
-	return nil
-}
-
-// same compares settings and the warnings about them. The order of options is ours (D1): the kubelet has none.
-func same(got resolvconf.Result, want answer, withoutOptions bool) error {
-	if withoutOptions {
-		got.Options, want.Options = nil, nil
-	}
-	ours := got.Settings
-	ours.Options, want.Options = slices.Sorted(slices.Values(ours.Options)), slices.Sorted(slices.Values(want.Options))
-	if !equal(want.Settings, ours) {
-		return fmt.Errorf("(-kubelet +neardns):\n%s", cmp.Diff(want.Settings, ours, cmpopts.EquateEmpty()))
+	if err := same(got.Settings, want); err != nil {
+		return err
 	}
 	for code, want := range want.notes() {
 		if has := slices.ContainsFunc(got.Notes, func(n resolvconf.Note) bool { return n.Code == code }); has != want {
 			return fmt.Errorf("note %s is %v, the kubelet's event is %v: %v", code, has, want, got.Notes)
+		} else if has {
+			counts[string(code)]++
 		}
+	}
+	return nil
+}
+
+// config is a dnsConfig with all of the settings.
+func config(all ...resolvconf.Settings) *v1.PodDNSConfig {
+	c := &v1.PodDNSConfig{}
+	for _, s := range all {
+		c.Nameservers = append(c.Nameservers, s.Nameservers...)
+		c.Searches = append(c.Searches, s.Searches...)
+		for _, text := range s.Options {
+			name, value, _ := strings.Cut(text, ":")
+			c.Options = append(c.Options, v1.PodDNSConfigOption{Name: name, Value: &value})
+		}
+	}
+	return c
+}
+
+// same compares settings. The order of options is ours (D1): the kubelet has none.
+func same(ours resolvconf.Settings, want answer) error {
+	ours.Options, want.Options = slices.Sorted(slices.Values(ours.Options)), slices.Sorted(slices.Values(want.Options))
+	if !equal(want.Settings, ours) {
+		return fmt.Errorf("(-kubelet +neardns):\n%s", cmp.Diff(want.Settings, ours, cmpopts.EquateEmpty()))
 	}
 	return nil
 }
@@ -157,43 +154,7 @@ func equal(a, b resolvconf.Settings) bool {
 	return slices.Equal(a.Nameservers, b.Nameservers) && slices.Equal(a.Searches, b.Searches) && slices.Equal(a.Options, b.Options)
 }
 
-// explain finds the differences of README.md that this pod meets: the policy to give the kubelet instead, and whether the
-// options will differ.
-func explain(p pod, counts tally) (policy v1.DNSPolicy, options bool) {
-	policy = v1.DNSPolicy(p.policy)
-	if p.policy == "Custom" {
-		counts["D2 Custom"]++
-		policy = v1.DNSNone
-	}
-	if p.config != nil && slices.ContainsFunc(p.config.Options, func(o v1.PodDNSConfigOption) bool { return strings.Contains(o.Name, ":") }) {
-		counts["D3 colon in a name"]++
-		options = true
-	}
-	return policy, options
-}
-
 func ourNode(n node) (resolvconf.Node, error) {
-	out := resolvconf.Node{ClusterDNS: n.clusterDNS, ClusterDomain: n.clusterDomain, Addresses: n.addresses}
-	if !n.hasFile {
-		return out, nil
-	}
 	host, err := resolvconf.Parse([]byte(n.file)).Host()
-	out.Host = &host
-	return out, err
-}
-
-// ourConfig writes a dnsConfig in the words of a resolv.conf.
-func ourConfig(c *v1.PodDNSConfig) *resolvconf.Settings {
-	if c == nil {
-		return nil
-	}
-	s := &resolvconf.Settings{Nameservers: c.Nameservers, Searches: c.Searches}
-	for _, o := range c.Options {
-		text := o.Name
-		if o.Value != nil && *o.Value != "" {
-			text += ":" + *o.Value
-		}
-		s.Options = append(s.Options, text)
-	}
-	return s
+	return resolvconf.Node{Host: host, ClusterDNS: n.clusterDNS, ClusterDomain: n.clusterDomain}, err
 }

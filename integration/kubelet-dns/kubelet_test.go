@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -46,21 +47,17 @@ type answer struct {
 }
 
 // form lets the kubelet form a pod's settings.
-func (k *kubelet) form(n node, policy v1.DNSPolicy, p pod, config *v1.PodDNSConfig) (answer, error) {
-	path := ""
-	if n.hasFile {
-		if err := unix.Ftruncate(k.fd, 0); err != nil {
-			return answer{}, fmt.Errorf("empty resolv.conf: %w", err)
-		}
-		if _, err := unix.Pwrite(k.fd, []byte(n.file), 0); err != nil && n.file != "" {
-			return answer{}, fmt.Errorf("write resolv.conf: %w", err)
-		}
-		path = fmt.Sprintf("/proc/self/fd/%d", k.fd)
+func (k *kubelet) form(n node, policy v1.DNSPolicy, config *v1.PodDNSConfig) (answer, error) {
+	if err := unix.Ftruncate(k.fd, 0); err != nil {
+		return answer{}, fmt.Errorf("empty resolv.conf: %w", err)
 	}
-	c := dns.NewConfigurer(k.recorder, nil, netIPs(n.addresses), netIPs(n.clusterDNS), n.clusterDomain, path)
+	if _, err := unix.Pwrite(k.fd, []byte(n.file), 0); err != nil && n.file != "" {
+		return answer{}, fmt.Errorf("write resolv.conf: %w", err)
+	}
+	c := dns.NewConfigurer(k.recorder, nil, nil, netIPs(n.clusterDNS), n.clusterDomain, fmt.Sprintf("/proc/self/fd/%d", k.fd))
 	spec := &v1.Pod{}
-	spec.Namespace = p.namespace
-	spec.Spec = v1.PodSpec{DNSPolicy: policy, HostNetwork: p.hostNetwork, DNSConfig: config}
+	spec.Namespace = namespace
+	spec.Spec = v1.PodSpec{DNSPolicy: policy, DNSConfig: config}
 	got, err := c.GetPodDNS(k.ctx, spec)
 	if err != nil {
 		return answer{}, err
@@ -75,13 +72,12 @@ func (k *kubelet) form(n node, policy v1.DNSPolicy, p pod, config *v1.PodDNSConf
 // notes are the events in our words.
 func (a answer) notes() map[resolvconf.Code]bool {
 	return map[resolvconf.Code]bool{
-		resolvconf.NameserversCut:    strings.Contains(a.events, "Nameserver limits were exceeded"),
-		resolvconf.SearchesCut:       strings.Contains(a.events, "Search Line limits were exceeded"),
-		resolvconf.MissingClusterDNS: strings.Contains(a.events, "MissingClusterDNS"),
+		resolvconf.NameserversCut: strings.Contains(a.events, "Nameserver limits were exceeded"),
+		resolvconf.SearchesCut:    strings.Contains(a.events, "Search Line limits were exceeded"),
 	}
 }
 
-func netIPs[A interface{ AsSlice() []byte }](addrs []A) []net.IP {
+func netIPs(addrs []netip.Addr) []net.IP {
 	var out []net.IP
 	for _, a := range addrs {
 		out = append(out, a.AsSlice())

@@ -84,7 +84,7 @@ func TestRulesAreKept(t *testing.T) {
 }
 
 var (
-	node = resolvconf.Node{Host: &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
+	node = resolvconf.Node{Host: resolvconf.Settings{Nameservers: []string{"192.0.2.1"}, Searches: []string{"corp.example"}},
 		ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local", Locals: map[string]string{"10.96.0.10": "169.254.20.10"}}
 	own = settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5")
 )
@@ -113,7 +113,7 @@ func TestPrecedence(t *testing.T) {
 		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: options[0].ndots: unknown key: take it out, or use one of name, value; options[0].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own,
-			"annotation neardns.io/dns-params: the overlay: a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away; [0].options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
+			"annotation neardns.io/dns-params: a list, but an object is wanted"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,
@@ -151,9 +151,13 @@ func TestPrecedence(t *testing.T) {
 				return
 			}
 			// The overlay that Apply returned gives the same settings without the node.
-			testutil.Equal(t, "laid again", r.Settings, Reapply(all, own).Settings)
+			again, err := all.Apply(own)
+			testutil.Must(t, err)
+			testutil.Equal(t, "laid again", r.Settings, again.Settings)
 			// Applied twice, it gives the same settings.
-			testutil.Equal(t, "laid over itself", r.Settings, Reapply(all, r.Settings).Settings)
+			twice, err := all.Apply(r.Settings)
+			testutil.Must(t, err)
+			testutil.Equal(t, "laid over itself", r.Settings, twice.Settings)
 		})
 	}
 }
@@ -218,7 +222,7 @@ func FuzzFor(f *testing.F) {
 		if len(laid.Nameservers) == 0 {
 			t.Fatalf("a pod without nameservers: %+v", laid.Settings)
 		}
-		if _, err := laid.Print(); err != nil {
+		if _, err := new(resolvconf.File).With(laid.Settings); err != nil {
 			t.Fatal(err)
 		}
 		for _, i := range ignored {

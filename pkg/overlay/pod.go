@@ -112,9 +112,12 @@ func (w *PodRules) read(name, value string) error {
 	return err
 }
 
-// maxParams is the largest text of AnnotationParams in bytes. Annotations of a pod may have 256 KiB, and the pod file has what the text
-// means.
-const maxParams = 64 << 10
+// maxParams is the largest text of AnnotationParams in bytes, and maxFaults the maximum number of its faults that are reported.
+// Annotations of a pod may have 256 KiB, and the pod file has what the text means.
+const (
+	maxParams = 64 << 10
+	maxFaults = 8
+)
 
 func (w *PodRules) params(value string) error {
 	text := []byte(value)
@@ -132,11 +135,16 @@ func (w *PodRules) params(value string) error {
 			return err
 		}
 	}
-	o, err := resolvconf.DecodeOverlay("", text)
+	v, err := strict.JSON("", "", text)
 	if err != nil {
 		return err
 	}
-	w.add("annotation "+AnnotationParams, *o)
+	var r strict.Reader
+	o := resolvconf.ReadOverlay(&r, r.Members(v))
+	if err := r.Err(maxFaults); err != nil {
+		return err
+	}
+	w.add("annotation "+AnnotationParams, o)
 	return nil
 }
 
@@ -185,18 +193,12 @@ func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, o
 		if all != nil {
 			next = next.Over(*all)
 		}
-		r := Reapply(&next, own)
-		if r.Refused != nil {
-			ignored.ignore(l.what, r.Refused)
+		r, err := next.Apply(own)
+		if err != nil {
+			ignored.ignore(l.what, err)
 			continue
 		}
 		all, result = &next, r
 	}
 	return all, result, ignored.Ignored
-}
-
-// Reapply applies an overlay that Apply returned to a pod's own settings. The agent calls it if the runtime writes the pod's
-// resolv.conf only after ADD.
-func Reapply(o *resolvconf.Overlay, own resolvconf.Settings) resolvconf.Result {
-	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o)
 }

@@ -16,14 +16,14 @@ import (
 // domain.
 func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain string) []*strict.Fault {
 	node := resolvconf.Node{
-		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // any address
+		Host:       resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // any address
 		ClusterDNS: clusterDNS[:min(1, len(clusterDNS))], ClusterDomain: domain, Locals: map[string]string{},
 	}
 	for _, a := range node.ClusterDNS {
 		node.Locals[a.String()] = a.String() // only the number of addresses matters
 	}
 	const namespace = "default"
-	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil).Settings
+	usual := node.Settings(resolvconf.ClusterFirst, namespace)
 	var out []*strict.Fault
 	seen := map[string]bool{} // a warning about all pods is not repeated for each namespace, nor the list of known options
 	add := func(level strict.Value, message string) {

@@ -1,74 +1,22 @@
 package resolvconf
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// DecodeOverlay reads an overlay from JSON. A key that is unknown or occurs twice is an error. So is a value of the wrong kind, and
-// one that cannot stand in a resolv.conf. field is the overlay's path in its source, for example "dns"; the errors name their field
-// with this path. The error has the first eight faults, so that the author does not need one attempt for each.
+// ReadOverlay reads an overlay from the members of an object, for example of an annotation or of a level of the operator's rules, and adds
+// its faults to r. A key that is unknown is a fault. So is a value of the wrong kind, and one that cannot stand in a resolv.conf.
 //
 //	{"policy": "None", "nameservers": ["10.96.0.10"], "searches": ["svc.cluster.local"],
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
 //
 // Every key may be left out. "search" is another name of "searches". An option's value may be an integer, and an option may be
 // written as in a resolv.conf ("ndots:2"). A nameserver may be the word "local", which needs no list if it is the only nameserver.
-func DecodeOverlay(field string, data []byte) (*Overlay, error) {
-	v, err := strict.JSON("", field, data)
-	if err != nil {
-		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
-			return nil, fmt.Errorf("%s: not JSON at byte %d: %w", name(field), syntax.Offset, err)
-		}
-		return nil, fmt.Errorf("%s: not JSON: %w", name(field), err)
-	}
-	d := decoder{new(strict.Reader)}
-	o := d.overlay(v)
-	for _, f := range d.Faults() {
-		f.Field = name(f.Field)
-	}
-	if err := d.Err(mostFaults); err != nil {
-		return nil, err
-	}
-	return &o, nil
-}
-
-// ReadOverlay reads an overlay from members of a larger object, for example a level of the operator's rules, and adds its faults to r.
 func ReadOverlay(r *strict.Reader, members []strict.Member) Overlay {
-	return decoder{r}.members(members)
-}
-
-// name returns what messages call the overlay: its field, or "the overlay" if it has none.
-func name(field string) string {
-	if field == "" {
-		return "the overlay"
-	}
-	return field
-}
-
-// decoder reads an overlay and collects its faults.
-type decoder struct{ *strict.Reader }
-
-func (d decoder) overlay(v strict.Value) Overlay {
-	if v.Kind == strict.List {
-		// A list is the likeliest mistake in YAML. Check its items too, so that all their faults are reported at once.
-		d.Fault(v, "a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away")
-		for _, item := range v.Items() {
-			if item.Kind == strict.Object {
-				d.overlay(item)
-			}
-		}
-		return Overlay{}
-	}
-	return d.members(d.Members(v))
-}
-
-func (d decoder) members(members []strict.Member) Overlay {
+	d := decoder{r}
 	var o Overlay
 	var searchKey string
 	for _, m := range members {
@@ -97,6 +45,9 @@ func (d decoder) members(members []strict.Member) Overlay {
 	}
 	return o
 }
+
+// decoder reads an overlay and collects its faults.
+type decoder struct{ *strict.Reader }
 
 func (d decoder) nameservers(v strict.Value) []string {
 	if v.Kind == strict.String && v.Text == Local { // the word Local needs no list around it

@@ -14,14 +14,13 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	node := resolvconf.Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
-	pod := resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: "ns1"}
-	overlay, err := resolvconf.DecodeOverlay("dns", []byte(`{"options": [{"name": "ndots", "value": 1}, {"name": "edns0"}]}`))
+	node := resolvconf.Node{Host: host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, ClusterDomain: "cluster.local"}
+	overlay := resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1", "edns0"}}}
+	r, err := overlay.Apply(node.Settings(resolvconf.ClusterFirst, "ns1"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	r := resolvconf.Form(node, pod, overlay)
 
 	// The file that the pod has; only the lines that differ are rewritten.
 	file := resolvconf.Parse([]byte("# by the runtime\nsearch ns1.svc.cluster.local svc.cluster.local cluster.local foo.com\nnameserver 10.96.0.10\noptions ndots:5\n"))

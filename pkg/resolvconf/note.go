@@ -21,13 +21,11 @@ type Code string
 
 // The kinds of notes.
 const (
-	MissingClusterDNS Code = "missing-cluster-dns" // no cluster DNS address is known; the pod gets the settings of Default
-	UnknownPolicy     Code = "unknown-policy"      // the policy is unknown, and is taken as ClusterFirst
-	NameserversCut    Code = "nameservers-cut"     // more nameservers than the limit; the last ones were removed
-	SearchesCut       Code = "searches-cut"        // more search domains than the limits; some were removed
-	LongLine          Code = "long-line"           // a line that is too long for musl, which ignores it
-	UnknownOption     Code = "unknown-option"      // an option that no resolver reads
-	OptionValue       Code = "option-value"        // an option whose value is missing, too large or not allowed
+	NameserversCut Code = "nameservers-cut" // more nameservers than the limit; the last ones were removed
+	SearchesCut    Code = "searches-cut"    // more search domains than the limits; some were removed
+	LongLine       Code = "long-line"       // a line that is too long for musl, which ignores it
+	UnknownOption  Code = "unknown-option"  // an option that no resolver reads
+	OptionValue    Code = "option-value"    // an option whose value is missing, too large or not allowed
 )
 
 func note(code Code, format string, args ...any) Note {

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"sigs.k8s.io/yaml"
 
+	"github.com/neardns/neardns/pkg/strict"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
@@ -26,7 +28,7 @@ type seedPod struct {
 func TestSeed(t *testing.T) {
 	host, err := Parse([]byte(testutil.ReadFile(t, "testdata/seed/host.conf"))).Host()
 	testutil.Must(t, err)
-	node := Node{Host: &host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, ClusterDomain: "cluster.local"}
+	node := Node{Host: host, ClusterDNS: []netip.Addr{netip.MustParseAddr("10.0.0.10")}, ClusterDomain: "cluster.local"}
 
 	pods, err := filepath.Glob("testdata/seed/*.yaml")
 	if err != nil || len(pods) != 4 {
@@ -39,27 +41,25 @@ func TestSeed(t *testing.T) {
 			policy, err := ParsePolicy(pod.Spec.DNSPolicy)
 			testutil.Must(t, err)
 			file := strings.TrimSuffix(path, ".yaml") + ".golden"
-			overlay, err := DecodeOverlay("dnsParams", pod.Spec.DNSParams)
-			if err != nil {
+			v, err := strict.JSON("", "dnsParams", pod.Spec.DNSParams)
+			testutil.Must(t, err)
+			var r strict.Reader
+			overlay := ReadOverlay(&r, r.Members(v))
+			if err := r.Err(0); err != nil {
 				golden.File(t, file, "error:\n"+err.Error()+"\n")
 				return
 			}
-			p := Pod{Policy: policy, Namespace: pod.Metadata.Namespace}
-			r := Form(node, p, overlay)
-			if !r.Overlaid || r.Refused != nil || len(r.Notes) > 0 {
-				t.Errorf("overlaid %v, refused %v, notes %v", r.Overlaid, r.Refused, r.Notes)
-			}
-			golden.File(t, file, printed(t, r.Settings))
-			// The same settings as the pod's dnsConfig, which dnsParams became, give the same result.
-			p.Config = &overlay.Settings
-			golden.File(t, file, printed(t, Form(node, p, nil).Settings))
+			got, err := overlay.Apply(node.Settings(policy, pod.Metadata.Namespace))
+			testutil.Must(t, err)
+			testutil.Equal(t, "notes", nil, got.Notes, cmpopts.EquateEmpty())
+			golden.File(t, file, printed(t, got.Settings))
 		})
 	}
 }
 
 func printed(t *testing.T, s Settings) string {
 	t.Helper()
-	text, err := s.Print()
+	f, err := new(File).With(s)
 	testutil.Must(t, err)
-	return string(text)
+	return string(f.Bytes())
 }

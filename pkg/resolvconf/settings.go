@@ -96,7 +96,7 @@ func ParsePolicy(name string) (Policy, error) {
 
 // Overlay is a change to a pod's settings. It is merged like a pod's dnsConfig, but after it. If the overlay has a policy, the
 // settings are those of this policy with the overlay merged into them, and the pod's own policy and dnsConfig are ignored. Its values are
-// checked where it is read (DecodeOverlay, ReadOverlay).
+// checked where it is read (ReadOverlay).
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
 	Settings
@@ -140,15 +140,12 @@ func (o Overlay) Spell(node Node, namespace string) Overlay {
 				continue
 			}
 			if o.Policy == None { // None has no nameservers: add the cluster DNS addresses, which Instead then replaces
-				for _, a := range node.ClusterDNS {
-					out.Nameservers = append(out.Nameservers, a.Unmap().String())
-				}
+				out.Nameservers = append(out.Nameservers, node.clusterDNS()...)
 			}
 		}
 	}
-	if policy, err := ParsePolicy(string(o.Policy)); err == nil {
-		base, _ := form(node, Pod{Policy: policy, Namespace: namespace})
-		out.Policy, out.Settings = None, base.merge(out.Settings)
+	if o.Policy != "" {
+		out.Policy, out.Settings = None, node.Settings(o.Policy, namespace).merge(out.Settings)
 	}
 	return out
 }
@@ -173,6 +170,3 @@ func (o Overlay) replace(nameservers []string) []string {
 func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }
-
-// mostFaults is the maximum number of faults that are reported for one overlay. An annotation of 256 KiB could have a great many.
-const mostFaults = 8

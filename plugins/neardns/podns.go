@@ -74,9 +74,7 @@ func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFa
 	if changes && wanted.NeedsNode() {
 		var text []byte
 		if text, f.NodeErr = os.ReadFile(v.conf.HostResolvConf); f.NodeErr == nil {
-			var host resolvconf.Settings
-			host, f.NodeErr = resolvconf.Parse(text).Host()
-			f.Node.Host = &host
+			f.Node.Host, f.NodeErr = resolvconf.Parse(text).Host()
 		}
 	}
 	return f

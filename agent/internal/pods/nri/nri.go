@@ -23,7 +23,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 
-	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
@@ -229,9 +228,9 @@ func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 		return
 	}
 	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address is ignored
-	applied := overlay.Reapply(d.Overlay, own)
-	if applied.Refused != nil {
-		fail(applied.Refused)
+	applied, err := d.Overlay.Apply(own)
+	if err != nil {
+		fail(err)
 		return
 	}
 	text, err := resolvconf.Parse(file.Text).With(applied.Settings)
