@@ -173,7 +173,7 @@ func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 // setBounds applies the block's limits to its space. It is called when the block begins to serve, not when it is parsed, because the
 // configuration may still be refused.
 func (c *Cache) setBounds() {
-	c.space.SetBounds(answers.Bounds{Entries: c.capacity, Keep: max(c.staleFor, 2*c.hold)})
+	c.space.SetBounds(c.capacity, max(c.staleFor, 2*c.hold))
 }
 
 // entry makes an entry of an answer. If the answer cannot be packed or is not one to the query, it returns nil and counts it as dropped.

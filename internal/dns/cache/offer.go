@@ -26,14 +26,6 @@ func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) 
 	}
 }
 
-// popular returns the longest gap between two hits that does not reset an entry's count of hits; 0 if popular entries are not refreshed.
-func (c *Cache) popular() time.Duration {
-	if c.prefetch == 0 {
-		return 0
-	}
-	return c.gap
-}
-
 // validUntil returns until when the kernel program may serve e: until e expires if the timer watches it or nothing is refreshed, otherwise
 // until only the configured percentage of its TTL is left. ok is false if e has expired, or if the cache serves the key's other entry. It
 // implements offload.Source.ValidUntil.

@@ -50,10 +50,10 @@ type policy struct {
 
 // refresh configures which entries are fetched before they expire, and when.
 type refresh struct {
-	prefetch   int // hits that make an entry popular, with at most gap between them; 0: no refresh
-	gap        time.Duration
-	percentage int  // without timed: a hit refreshes the entry if at most this percentage of the TTL is left
-	timed      bool // a timer refreshes the entry shortly before its TTL ends (see ahead)
+	prefetch   int           // hits that make an entry popular, with at most gap between them; 0: no refresh
+	gap        time.Duration // 0 without refresh
+	percentage int           // without timed: a hit refreshes the entry if at most this percentage of the TTL is left
+	timed      bool          // a timer refreshes the entry shortly before its TTL ends (see ahead)
 }
 
 func defaults() policy {
@@ -102,6 +102,9 @@ func parse(c *caddy.Controller) (policy, error) {
 		}
 		if p.onSilence && !p.verify {
 			return p, c.Err("stale_on_silence requires serve_stale with verify")
+		}
+		if p.prefetch == 0 {
+			p.gap = 0
 		}
 	}
 	return p, nil

@@ -29,7 +29,7 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
 		cache.raw = neighbours.isRaw()
 		if offloader != nil {
-			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate,
+			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.gap, Rotate: cache.rotate,
 				ValidUntil: cache.validUntil})
 		}
 		// Only at start-up, because a configuration that is refused must change nothing.

@@ -22,9 +22,6 @@ const (
 	Stale              // answered from the cache after the TTL
 )
 
-// FromCache reports whether the level is Hit or Stale.
-func (l Level) FromCache() bool { return l != Miss }
-
 // Query describes one query on its way through the plugins. Its exported fields do not change meanwhile. Its methods accept a nil Query.
 type Query struct {
 	Client   netip.Addr // without zone and IPv4 mapping; not valid if no client sent the query

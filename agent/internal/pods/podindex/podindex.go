@@ -190,7 +190,7 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 	for _, t := range [...]*tally{p.tally, p.namespace} {
 		t.queries.Add(1)
-		if a.Level.FromCache() {
+		if a.Level != queryinfo.Miss {
 			t.hits.Add(1)
 		}
 		switch a.Rcode {

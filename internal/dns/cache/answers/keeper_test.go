@@ -155,7 +155,7 @@ func TestKeeperRuns(t *testing.T) {
 		}
 		sp := k.Store.Space(1)
 		sp.Retain()
-		sp.SetBounds(Bounds{})
+		sp.SetBounds([classes]int{}, 0)
 		for i, ttl := range []uint32{10, 6000} {
 			put(t, sp, fmt.Sprintf("n%d.example.", i), ttl)
 		}

@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewStore(0)
-				s.Space(7).SetBounds(Bounds{Keep: time.Hour})
+				s.Space(7).SetBounds([classes]int{}, time.Hour)
 				k, e := put(t, s.Space(7), "a.example.", 60)
 				snap := snapshot(t, s, tc.at)
 				<-time.After(tc.passes)

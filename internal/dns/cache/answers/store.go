@@ -136,7 +136,7 @@ func (s *Store) fit() (evicted [classes]int) {
 	return evicted
 }
 
-// Sweep removes entries that are older than their space's Keep allows and, unless no space is in use, all entries of spaces that are not
+// Sweep removes entries that are older than their space allows (see SetBounds) and, unless no space is in use, all entries of spaces that are not
 // in use. Such a space itself stays, 3 KB in size, because a configuration that does not serve yet may have it.
 func (s *Store) Sweep() {
 	now := s.Now()
@@ -150,12 +150,6 @@ func (s *Store) Sweep() {
 			sp.shards[i].drop(sp, func(e *Entry) bool { return unused || sp.dead(e, now) })
 		}
 	}
-}
-
-// Bounds are the limits of one space.
-type Bounds struct {
-	Entries [classes]int  // maximum for each class; 0: limited only by the store's bytes
-	Keep    time.Duration // how long after its TTL an entry is still useful
 }
 
 // Space is the part of a store for server blocks whose answers are interchangeable.
@@ -182,11 +176,12 @@ func (sp *Space) Retain() { sp.users.Add(1) }
 // Release undoes one Retain. The entries stay, because the next configuration may use the same space.
 func (sp *Space) Release() { sp.users.Add(-1) }
 
-// SetBounds changes the space's limits, and evicts entries above them.
-func (sp *Space) SetBounds(b Bounds) {
-	sp.keep.Store(int64(b.Keep))
+// SetBounds changes the space's limits, and evicts entries above them. entries is the maximum for each class; 0: limited only by the
+// store's bytes. keep is how long after its TTL an entry is still useful.
+func (sp *Space) SetBounds(entries [classes]int, keep time.Duration) {
+	sp.keep.Store(int64(keep))
 	for c := range classes {
-		sp.caps[c].Store(int64(b.Entries[c]))
+		sp.caps[c].Store(int64(entries[c]))
 		for sp.over(c) && sp.evict(c) {
 		}
 	}
@@ -283,7 +278,7 @@ func (sp *Space) evict(c Class) bool {
 	return false
 }
 
-// dead reports whether an entry expired longer ago than the space's Keep, so that it is not served even as a stale one.
+// dead reports whether an entry expired longer ago than the space's limit, so that it is not served even as a stale one.
 func (sp *Space) dead(e *Entry, now Instant) bool {
 	return -int64(e.Left(now))*int64(time.Second) > sp.keep.Load()
 }

@@ -61,7 +61,7 @@ func TestStore(t *testing.T) {
 func TestFlood(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
-	sp.SetBounds(Bounds{Entries: [classes]int{1000, 1000}})
+	sp.SetBounds([classes]int{1000, 1000}, 0)
 	var hot []*msg.Key
 	for i := range 500 {
 		k, _ := put(t, sp, fmt.Sprintf("hot%d.example.", i), 600)
@@ -123,7 +123,7 @@ func TestLargeAnswer(t *testing.T) {
 func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
-	sp.SetBounds(Bounds{Entries: [classes]int{64, 64}})
+	sp.SetBounds([classes]int{64, 64}, 0)
 	for i := range 64 {
 		k, _ := put(t, sp, fmt.Sprintf("base%d.example.", i), 600)
 		sp.Get(k)
@@ -171,8 +171,8 @@ func TestSweep(t *testing.T) {
 		used, left := s.Space(1), s.Space(2)
 		used.Retain()
 		left.Retain()
-		used.SetBounds(Bounds{Keep: time.Minute})
-		left.SetBounds(Bounds{Keep: time.Minute})
+		used.SetBounds([classes]int{}, time.Minute)
+		left.SetBounds([classes]int{}, time.Minute)
 		for _, sp := range []*Space{used, left} {
 			for i, ttl := range []uint32{10, 600} {
 				put(t, sp, fmt.Sprintf("n%d.example.", i), ttl)
