@@ -12,7 +12,6 @@ import (
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,15 +25,15 @@ type Handle struct {
 // OpenHandle opens a Handle for the netns behind nsFD; 0 means the calling thread's netns. The caller owns nsFD and must keep it open
 // until it closes the Handle.
 func OpenHandle(nsFD int) (Handle, error) {
-	at := netns.None()
-	if nsFD > 0 && !IsHere(nsFD) { // entering even one's own netns needs CAP_SYS_ADMIN
-		at = netns.NsHandle(nsFD)
-	}
-	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
+	h := Handle{nsFD: nsFD}
+	err := h.Do(func() (err error) {
+		h.Handle, err = netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
 	if err != nil {
 		return Handle{}, fmt.Errorf("open netlink socket: %w", err)
 	}
-	return Handle{Handle: nl, nsFD: nsFD}, nil
+	return h, nil
 }
 
 // Do runs f on a thread in the handle's netns.

@@ -1,13 +1,14 @@
 package hostnet
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,10 +39,7 @@ func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
 func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
 	out := make([]Found, len(clusterDNS))
 	w, err := openWays(podNS, hostNS)
-	if err == nil {
-		defer w.pod.close()
-		defer w.host.close()
-	}
+	defer w.close()
 	for i, a := range clusterDNS {
 		if out[i].Err = err; err == nil {
 			out[i].HostInterface, out[i].Err = w.to(a)
@@ -50,157 +48,187 @@ func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
 	return out
 }
 
-// ways reads the network configuration of one pod and of the host.
-type ways struct {
-	pod, host     links
-	podNS, hostNS int
+// ways reads the network configuration of one pod and of the host. If possible, it requests a single entry instead of a list, because a
+// node has hundreds of links, and this runs at each pod's start.
+type ways struct{ pod, host Handle }
+
+func openWays(podNS, hostNS int) (w ways, err error) {
+	if w.pod, err = OpenHandle(podNS); err != nil {
+		return w, fmt.Errorf("in the pod's netns: %w", err)
+	}
+	if w.host, err = OpenHandle(hostNS); err != nil {
+		return w, fmt.Errorf("in the host's netns: %w", err)
+	}
+	return w, nil
 }
 
-func openWays(podNS, hostNS int) (*ways, error) {
-	pod, err := openLinks(podNS)
-	if err != nil {
-		return nil, fmt.Errorf("in the pod's netns: %w", err)
-	}
-	host, err := openLinks(hostNS)
-	if err != nil {
-		pod.close()
-		return nil, fmt.Errorf("in the host's netns: %w", err)
-	}
-	return &ways{pod: pod, host: host, podNS: podNS, hostNS: hostNS}, nil
+func (w ways) close() {
+	w.pod.Close()
+	w.host.Close()
 }
 
-func (w *ways) to(clusterDNS netip.Addr) (string, error) {
+// whole returns a list that was read without interruption: a change of the listed objects interrupts a dump. read is called several
+// times at most; if the last call was interrupted, too, its error is returned.
+func whole[T any](read func() ([]T, error)) (list []T, err error) {
+	const attempts = 8
+	for range attempts {
+		if list, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
+}
+
+func (w ways) to(clusterDNS netip.Addr) (string, error) {
 	route, own, peer, err := w.veth(clusterDNS)
 	if err != nil {
 		return "", err
 	}
 	entry := peer
-	if peer.master != 0 {
-		if entry, err = w.host.link(peer.master); err != nil {
-			return "", fmt.Errorf("master of %s: %w", peer.name, err)
+	if peer.Attrs().MasterIndex != 0 {
+		if entry, err = w.host.LinkByIndex(peer.Attrs().MasterIndex); err != nil {
+			return "", fmt.Errorf("look up the master of %s: %w", peer.Attrs().Name, err)
 		}
-		switch entry.kind {
+		switch entry.Type() {
 		case "bridge":
 		case "vrf":
 			entry = peer
 		default:
 			return "", noWay("%s, the pod's link in the host, is a port of %s (%s), which takes packets before netfilter",
-				peer.name, entry.name, cmp.Or(entry.kind, "device"))
+				peer.Attrs().Name, entry.Attrs().Name, entry.Type())
 		}
 	}
 	if err := w.nextHopIsHost(clusterDNS, route, own, peer, entry); err != nil {
 		return "", err
 	}
-	return entry.name, nil
+	return entry.Attrs().Name, nil
 }
 
 // Veth finds the host's end of the veth by which a pod's packets to an address leave the pod, even if that end is a port of a bridge. It
 // returns a *WayError if there is none. The index is valid as long as that link exists.
 func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) {
 	w, err := openWays(podNS, hostNS)
+	defer w.close()
 	if err != nil {
 		return 0, "", err
 	}
-	defer w.pod.close()
-	defer w.host.close()
 	_, _, peer, err := w.veth(to)
-	return peer.index, peer.name, err
+	if err != nil {
+		return 0, "", err
+	}
+	return peer.Attrs().Index, peer.Attrs().Name, nil
 }
 
 // veth returns the pod's route to an address, the pod's end of the veth that the route uses, and the host's end.
-func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
-	if r, err = w.pod.route(to); err != nil {
-		return r, own, peer, noWay("the pod has no route to %s (%v)", to, err)
+func (w ways) veth(to netip.Addr) (r netlink.Route, own, peer netlink.Link, err error) {
+	routes, err := w.pod.RouteGet(to.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return r, nil, nil, noWay("the pod has no route to %s (%v)", to, err)
 	}
-	if r.kind != unix.RTN_UNICAST {
-		return r, own, peer, noWay("the pod's route to %s is not a unicast one", to)
+	if r = routes[0]; r.Type != unix.RTN_UNICAST {
+		return r, nil, nil, noWay("the pod's route to %s is not a unicast one", to)
 	}
-	if own, err = w.pod.link(r.link); err != nil {
-		return r, own, peer, fmt.Errorf("in the pod's netns: %w", err)
+	if own, err = w.pod.LinkByIndex(r.LinkIndex); err != nil {
+		return r, nil, nil, fmt.Errorf("look up link %d in the pod's netns: %w", r.LinkIndex, err)
 	}
-	if own.kind != "veth" {
-		return r, own, peer, noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host",
-			to, own.name, cmp.Or(own.kind, "device"))
+	if own.Type() != "veth" {
+		return r, nil, nil, noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host",
+			to, own.Attrs().Name, own.Type())
 	}
-	peer, err = w.hostPeer(own)
+	peer, err = w.hostPeer(own.Attrs())
 	return r, own, peer, err
 }
 
 // hostPeer finds the host's end of the pod's veth by its index. Indexes are unique only within a netns, so the link found must have the
 // pod's end as its peer: by index, and by the ID of the pod's netns if the lookup of that ID works.
-func (w *ways) hostPeer(own link) (link, error) {
-	if own.peer == 0 {
-		return link{}, noWay("%s: the kernel does not report its peer", own.name)
+func (w ways) hostPeer(own *netlink.LinkAttrs) (netlink.Link, error) {
+	if own.ParentIndex == 0 {
+		return nil, noWay("%s: the kernel does not report its peer", own.Name)
 	}
-	elsewhere := noWay("the peer of %s is not in this host's netns", own.name)
-	peer, err := w.host.link(own.peer)
-	if errors.Is(err, errNoLink) {
-		return link{}, elsewhere
+	elsewhere := noWay("the peer of %s is not in this host's netns", own.Name)
+	peer, err := w.host.LinkByIndex(own.ParentIndex)
+	if IsNoLink(err) {
+		return nil, elsewhere
 	} else if err != nil {
-		return link{}, fmt.Errorf("peer of %s: %w", own.name, err)
+		return nil, fmt.Errorf("look up the peer of %s: %w", own.Name, err)
 	}
-	if peer.kind != "veth" || peer.peer != own.index {
-		return link{}, elsewhere
+	if peer.Type() != "veth" || peer.Attrs().ParentIndex != own.Index {
+		return nil, elsewhere
 	}
 	// When the kernel answered the lookup of the peer, it gave the netns at the other end an ID. So if the pod's netns has no ID, it is
 	// not at the other end.
-	if id, err := w.host.nsidOf(w.podNS); err == nil && (id < 0 || peer.nsid != id) {
-		return link{}, elsewhere
+	if id, err := w.host.GetNetNsIdByFd(w.pod.nsFD); err == nil && (id < 0 || peer.Attrs().NetNsID != id) {
+		return nil, elsewhere
 	}
 	return peer, nil
 }
 
 // nextHopIsHost returns an error unless packets to the pod's next hop arrive in this host's IP stack.
-func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entry link) error {
-	family := familyNumber(clusterDNS)
-	gw := route.gateway
-	if gw.IsValid() {
-		family = familyNumber(gw)
-		isHost, err := w.host.hasAddress(gw, entry.index)
-		if err != nil {
+func (w ways) nextHopIsHost(clusterDNS netip.Addr, route netlink.Route, own, peer, entry netlink.Link) error {
+	gw := route.Gw
+	if via, ok := route.Via.(*netlink.Via); ok && gw == nil { // a gateway of the other IP family
+		gw = via.Addr
+	}
+	hop := clusterDNS
+	if gw != nil {
+		hop, _ = netip.AddrFromSlice(gw)
+		isHost, err := w.isHost(hop, entry.Attrs().Index)
+		if err != nil || isHost {
 			return err
 		}
-		if isHost {
-			return nil
-		}
 		// The pod may have a permanent neighbour entry for the next hop with a hardware address of the host, as the AWS VPC CNI writes it.
-		if mac, err := w.pod.permanent(gw, own.index); err == nil && mac != "" && (mac == peer.mac || mac == entry.mac) {
+		neighbours, err := whole(func() ([]netlink.Neigh, error) { return w.pod.NeighList(own.Attrs().Index, familyOf(hop)) })
+		if err == nil && slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool {
+			mac := n.HardwareAddr.String()
+			return n.State&netlink.NUD_PERMANENT != 0 && n.IP.Equal(gw) && len(mac) > 0 &&
+				(mac == peer.Attrs().HardwareAddr.String() || mac == entry.Attrs().HardwareAddr.String())
+		}) {
 			return nil
 		}
 	}
-	proxied, err := proxies(w.hostNS, entry.name, peer.name, family)
-	if err != nil {
+	proxied, err := w.proxies(familyOf(hop), entry.Attrs().Name, peer.Attrs().Name, "all")
+	switch {
+	case err != nil || proxied:
 		return err
-	}
-	if proxied {
-		return nil
-	}
-	if !gw.IsValid() {
+	case gw == nil:
 		return noWay("the pod reaches %s on the link itself, and %s does no proxy ARP or NDP: the next hop is not this host", clusterDNS,
-			entry.name)
+			entry.Attrs().Name)
 	}
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-// proxies reports whether proxy_arp or proxy_ndp is on for one of two links in the host's netns, or for all links there. If so, the host
-// may answer the pod's address resolution for a next hop that is not its own address.
-func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// isHost reports whether the host has address a. An IPv6 link-local address counts only if it is on the link with index on.
+func (w ways) isHost(a netip.Addr, on int) (bool, error) {
+	addrs, err := whole(func() ([]netlink.Addr, error) { return w.host.AddrList(nil, familyOf(a)) })
+	if err != nil {
+		return false, fmt.Errorf("list the host's addresses: %w", err)
+	}
+	return slices.ContainsFunc(addrs, func(h netlink.Addr) bool {
+		return h.IP.Equal(a.AsSlice()) && (h.LinkIndex == on || !a.Is6() || !a.IsLinkLocalUnicast())
+	}), nil
+}
+
+// proxies reports whether proxy_arp or proxy_ndp is on in one of the folders of settings that the host's netns has for links. If so, the
+// host may answer the pod's address resolution for a next hop that is not its own address.
+func (w ways) proxies(family int, folders ...string) (on bool, err error) {
 	dir, file := "ipv4", "proxy_arp"
 	if family == unix.AF_INET6 {
 		dir, file = "ipv6", "proxy_ndp"
 	}
-	var on bool
-	err := InNetNS(hostNS, func() error {
-		for _, name := range []string{entry, peer, "all"} {
-			data, err := os.ReadFile(filepath.Join("/proc/sys/net", dir, "conf", name, file))
-			if errors.Is(err, os.ErrNotExist) {
-				continue
-			} else if err != nil {
-				return fmt.Errorf("read %s of %s: %w", file, name, err)
+	err = w.host.Do(func() error {
+		for _, name := range folders {
+			is, err := reads(filepath.Join("/proc/sys/net", dir, "conf", name, file), "1")
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
 			}
-			if len(data) > 0 && data[0] == '1' {
-				on = true
-			}
+			on = on || is
 		}
 		return nil
 	})
