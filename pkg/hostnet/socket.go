@@ -143,18 +143,3 @@ func splitMessages(buf []byte) ([]netlink.Message, error) {
 	}
 	return out, nil
 }
-
-// Each calls f with each attribute of a netlink message. header is the size of the fixed header before the attributes, in bytes.
-func Each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
-	if len(data) < header {
-		return errors.New("short netlink message")
-	}
-	dec, err := netlink.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return err
-	}
-	for dec.Next() {
-		f(dec)
-	}
-	return dec.Err()
-}

@@ -10,7 +10,6 @@ import (
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
@@ -47,28 +46,20 @@ func netdevChains(link string) ([]string, error) {
 	for _, m := range messages {
 		var table, chain string
 		var devices []string
-		err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(a *netlink.AttributeDecoder) {
+		err := nfnetlink.Each(m, func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
 			case unix.NFTA_CHAIN_TABLE:
 				table = a.String()
 			case unix.NFTA_CHAIN_NAME:
 				chain = a.String()
 			case unix.NFTA_CHAIN_HOOK:
-				a.Nested(func(hook *netlink.AttributeDecoder) error {
-					for hook.Next() {
-						switch hook.Type() {
-						case unix.NFTA_HOOK_DEV:
-							devices = append(devices, hook.String())
-						case hookDevices:
-							hook.Nested(func(d *netlink.AttributeDecoder) error {
-								for d.Next() {
-									devices = append(devices, d.String())
-								}
-								return nil
-							})
-						}
+				nfnetlink.EachNested(a, func(hook *netlink.AttributeDecoder) {
+					switch hook.Type() {
+					case unix.NFTA_HOOK_DEV:
+						devices = append(devices, hook.String())
+					case hookDevices:
+						nfnetlink.EachNested(hook, func(d *netlink.AttributeDecoder) { devices = append(devices, d.String()) })
 					}
-					return nil
 				})
 			}
 		})

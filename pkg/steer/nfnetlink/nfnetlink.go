@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// HeaderSize is the size of Header.
-const HeaderSize = 4
+// headerSize is the size of Header.
+const headerSize = 4
 
 // Header returns the header of an nfnetlink message: family, version and resource ID (big endian).
 func Header(family byte, resource uint16) []byte {
@@ -55,11 +55,37 @@ func Named(kind uint16, name string) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
 }
 
+// Each calls f with each attribute of a message. Numbers in the attributes are big endian.
+func Each(m netlink.Message, f func(*netlink.AttributeDecoder)) error {
+	if len(m.Data) < headerSize {
+		return errors.New("short netlink message")
+	}
+	dec, err := netlink.NewAttributeDecoder(m.Data[headerSize:])
+	if err != nil {
+		return err
+	}
+	dec.ByteOrder = binary.BigEndian
+	for dec.Next() {
+		f(dec)
+	}
+	return dec.Err()
+}
+
+// EachNested calls f with each attribute in a nested attribute.
+func EachNested(dec *netlink.AttributeDecoder, f func(*netlink.AttributeDecoder)) {
+	dec.Nested(func(nested *netlink.AttributeDecoder) error {
+		for nested.Next() {
+			f(nested)
+		}
+		return nil
+	})
+}
+
 // IptablesChange returns the table and chain that a netlink event concerns, if it is about a chain, a rule or a deleted table of
 // the families ip and ip6, which are those of iptables-nft. chain is "" if the whole table was deleted. For any other event, ok
 // is false.
 func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
-	if len(m.Data) < HeaderSize || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
+	if len(m.Data) < headerSize || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
 		return "", "", false
 	}
 	var chainAttr uint16
@@ -72,7 +98,7 @@ func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
 	default:
 		return "", "", false
 	}
-	err := hostnet.Each(m.Data, HeaderSize, func(dec *netlink.AttributeDecoder) {
+	err := Each(m, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
 		case unix.NFTA_TABLE_NAME: // the same number, 1, in messages about tables, chains and rules
 			table = dec.String()

@@ -34,17 +34,14 @@ func DigestRules(to map[string]io.Writer, nsFD int, family byte, table string) e
 		}
 		_, _ = fmt.Fprintf(to[chain], "%s %s %d\n", table, chain, len(replies)) // a hash never fails
 		for _, m := range replies {
-			if err := hostnet.Each(m.Data, HeaderSize, func(dec *netlink.AttributeDecoder) {
+			if err := Each(m, func(dec *netlink.AttributeDecoder) {
 				if dec.Type() != unix.NFTA_RULE_EXPRESSIONS {
 					return
 				}
-				dec.Nested(func(list *netlink.AttributeDecoder) error {
-					for list.Next() {
-						if e := list.Bytes(); !bytes.HasPrefix(e[min(unix.NLA_HDRLEN, len(e)):], []byte("counter\x00")) {
-							_, _ = fmt.Fprintf(to[chain], "%x\n", e)
-						}
+				EachNested(dec, func(expression *netlink.AttributeDecoder) {
+					if e := expression.Bytes(); !bytes.HasPrefix(e[min(unix.NLA_HDRLEN, len(e)):], []byte("counter\x00")) {
+						_, _ = fmt.Fprintf(to[chain], "%x\n", e)
 					}
-					return nil
 				})
 			}); err != nil {
 				return fmt.Errorf("read rules of %s: %w", chain, err)

@@ -119,18 +119,12 @@ func (b *batch) addSet(s set, id uint32) {
 }
 
 func (b *batch) deleteSet(name string) {
-	b.add("delete set "+name, unix.NFT_MSG_DELSET, 0, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_SET_TABLE, b.tableName())
-		e.String(unix.NFTA_SET_NAME, name)
-	})
+	b.named("delete set", unix.NFT_MSG_DELSET, unix.NFTA_SET_NAME, name)
 }
 
 // flushSet deletes all elements of a set: the request names none (nft_set_flush, Linux 4.10).
 func (b *batch) flushSet(name string) {
-	b.add("flush set "+name, unix.NFT_MSG_DELSETELEM, 0, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_SET_ELEM_LIST_TABLE, b.tableName())
-		e.String(unix.NFTA_SET_ELEM_LIST_SET, name)
-	})
+	b.named("flush set", unix.NFT_MSG_DELSETELEM, unix.NFTA_SET_ELEM_LIST_SET, name)
 }
 
 func (b *batch) addElements(setName string, elements []element) {
@@ -188,16 +182,18 @@ func (b *batch) addChain(c chain) {
 }
 
 func (b *batch) deleteChain(name string) {
-	b.add("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_CHAIN_TABLE, b.tableName())
-		e.String(unix.NFTA_CHAIN_NAME, name)
-	})
+	b.named("delete chain", unix.NFT_MSG_DELCHAIN, unix.NFTA_CHAIN_NAME, name)
 }
 
 func (b *batch) flushChain(name string) {
-	b.add("flush chain "+name, unix.NFT_MSG_DELRULE, 0, func(e *netlink.AttributeEncoder) {
-		e.String(unix.NFTA_RULE_TABLE, b.tableName())
-		e.String(unix.NFTA_RULE_CHAIN, name)
+	b.named("flush chain", unix.NFT_MSG_DELRULE, unix.NFTA_RULE_CHAIN, name)
+}
+
+// named adds a message that has only the table and the name of an object in it.
+func (b *batch) named(what string, kind, attribute uint16, name string) {
+	b.add(what+" "+name, kind, 0, func(e *netlink.AttributeEncoder) {
+		e.String(unix.NFTA_SET_TABLE, b.tableName()) // the same number, 1, for all kinds of objects
+		e.String(attribute, name)
 	})
 }
 

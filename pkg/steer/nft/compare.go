@@ -12,7 +12,7 @@ import (
 type loaded struct {
 	chains   map[string]loadedChain
 	sets     map[string]loadedSet
-	counters map[string]bool
+	counters map[string]steer.Counter
 	dormant  bool
 }
 
@@ -30,7 +30,7 @@ func (c chain) hookText() string {
 	if c.hook == nil {
 		return ""
 	}
-	return hookText(c.hook.kind, c.hook.num, c.hook.priority, nfAccept)
+	return c.hook.text(nfAccept)
 }
 
 func (s set) shape() string {
@@ -39,6 +39,14 @@ func (s set) shape() string {
 		value = s.value.GetNFTMagic()
 	}
 	return shapeText(s.keyType(), value, s.flags(), s.timeout, s.size)
+}
+
+func (t table) hasSet(name string) bool {
+	return slices.ContainsFunc(t.sets, func(s set) bool { return s.name == name })
+}
+
+func (t table) hasChain(name string) bool {
+	return slices.ContainsFunc(t.chains, func(c chain) bool { return c.name == name })
 }
 
 // compare lists the differences between the table in the kernel and want, in the terms of `nft list table`.
@@ -52,27 +60,23 @@ func compare(want table, have loaded) []string {
 		add("table inet %s is dormant: none of its rules is in force", steer.TableName)
 	}
 	for _, name := range want.counters {
-		if !have.counters[name] {
+		if _, ok := have.counters[name]; !ok {
 			add("counter %s is missing", name)
 		}
 	}
-	setNames := map[string]bool{}
 	for _, s := range want.sets {
-		setNames[s.name] = true
 		items = append(items, compareSet(s, have)...)
 	}
-	chainNames := map[string]bool{}
 	for _, c := range want.chains {
-		chainNames[c.name] = true
 		items = append(items, compareChain(c, have)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
-		if !chainNames[name] {
+		if !want.hasChain(name) {
 			add("chain %s is not one of this version's", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.sets)) {
-		if !setNames[name] {
+		if !want.hasSet(name) {
 			add("set %s is not one of this version's", name)
 		}
 	}
@@ -127,17 +131,14 @@ func compareChain(c chain, have loaded) []string {
 
 // change adds the messages that make the kernel's table equal to want. It empties a chain that differs, and fills it in the
 // same transaction, so that no packet passes half of the chain. The table itself and counters stay, and so do leases and
-// remembered connections, except in sets that declare deletes.
+// remembered connections, except in sets that reshape deletes.
 func (b *batch) change(want table, have loaded) {
 	b.addTable()
+	b.reshape(want, have)
 	b.declare(want, have)
-	keep := map[string]bool{}
 	var stale []string
-	for _, c := range want.chains {
-		keep[c.name] = true
-	}
 	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
-		if !keep[name] {
+		if !want.hasChain(name) {
 			b.flushChain(name)
 			stale = append(stale, name)
 		}
@@ -148,72 +149,66 @@ func (b *batch) change(want table, have loaded) {
 			continue // with a stale chain, which may be one of these under another name, rules refer to what is deleted below
 		}
 		changed[c.name] = true
-		b.flushChain(c.name)
-		for _, r := range c.rules {
-			b.addRule(c.name, r)
-		}
+		b.fill(c)
 	}
 	for _, name := range stale {
 		b.deleteChain(name)
 	}
 	for _, s := range want.sets {
-		keep["set "+s.name] = true
-		if s.contents == dynamic {
-			if changed[s.of] && have.sets[s.name].shape != "" {
-				b.flushSet(s.name)
-			}
-			b.addElements(s.name, s.elements) // in addition to the elements that packets added
-			continue
-		}
-		h := have.sets[s.name]
-		if h.shape != s.shape() {
-			h.elements = nil // the set is added again, so it is empty
+		h, ok := have.sets[s.name]
+		if s.contents == dynamic && changed[s.of] && ok {
+			b.flushSet(s.name)
 		}
 		if s.contents == exact {
 			b.deleteElements(s.name, missing(h.elements, s.elements))
 		}
-		b.addElements(s.name, missing(s.elements, h.elements))
+		b.addElements(s.name, missing(s.elements, h.elements)) // in a dynamic set, in addition to the elements that packets added
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.sets)) {
-		if !keep["set "+name] {
+		if !want.hasSet(name) {
 			b.deleteSet(name)
 		}
 	}
 }
 
-// declare adds missing counters, sets and chains. A set of another shape or a base chain at another hook, which another version
-// wrote, has to be deleted first. Because rules refer to sets and chains, declare then first empties and deletes all chains.
-func (b *batch) declare(want table, have loaded) {
-	reshaped := false
+// reshape deletes sets of another shape and base chains at another hook, which another version or program wrote. Because rules refer to
+// sets and chains, it first empties and deletes all chains. What it deletes is no longer in have.
+func (b *batch) reshape(want table, have loaded) {
+	var sets []string
 	for _, s := range want.sets {
-		h, ok := have.sets[s.name]
-		reshaped = reshaped || ok && h.shape != s.shape()
+		if h, ok := have.sets[s.name]; ok && h.shape != s.shape() {
+			sets = append(sets, s.name)
+		}
 	}
-	for _, c := range want.chains {
+	if len(sets) == 0 && !slices.ContainsFunc(want.chains, func(c chain) bool {
 		h, ok := have.chains[c.name]
-		reshaped = reshaped || ok && h.hook != c.hookText()
+		return ok && h.hook != c.hookText()
+	}) {
+		return
 	}
-	if reshaped {
-		for _, name := range slices.Sorted(maps.Keys(have.chains)) {
-			b.flushChain(name)
-		}
-		for _, name := range slices.Sorted(maps.Keys(have.chains)) {
-			b.deleteChain(name)
-		}
-		clear(have.chains)
-		for _, s := range want.sets {
-			if h, ok := have.sets[s.name]; ok && h.shape != s.shape() {
-				b.deleteSet(s.name)
-			}
-		}
+	chains := slices.Sorted(maps.Keys(have.chains))
+	for _, name := range chains {
+		b.flushChain(name)
 	}
+	for _, name := range chains {
+		b.deleteChain(name)
+	}
+	clear(have.chains)
+	for _, name := range sets {
+		b.deleteSet(name)
+		delete(have.sets, name)
+	}
+}
+
+// declare adds the counters, sets and chains that have lacks.
+func (b *batch) declare(want table, have loaded) {
 	for _, name := range want.counters {
-		if !have.counters[name] {
+		if _, ok := have.counters[name]; !ok {
 			b.addCounter(name)
 		}
 	}
 	for i, s := range want.sets {
-		if h, ok := have.sets[s.name]; !ok || h.shape != s.shape() {
+		if _, ok := have.sets[s.name]; !ok {
 			b.addSet(s, uint32(i+1)) //nolint:gosec // a few dozen sets
 		}
 	}
@@ -224,39 +219,29 @@ func (b *batch) declare(want table, have loaded) {
 	}
 }
 
+// fill empties a chain and adds its rules.
+func (b *batch) fill(c chain) {
+	b.flushChain(c.name)
+	for _, r := range c.rules {
+		b.addRule(c.name, r)
+	}
+}
+
 // complete adds only what have lacks. It leaves a chain with any rule as it is, because another version may have written it. It
 // empties an empty chain before filling it, in one transaction, so that each rule is there once even if two plugins do this at
 // the same time.
 func (b *batch) complete(want table, have loaded) {
 	b.addTable()
-	for _, name := range want.counters {
-		if !have.counters[name] {
-			b.addCounter(name)
-		}
-	}
-	for i, s := range want.sets {
+	b.declare(want, have)
+	for _, s := range want.sets {
 		h, ok := have.sets[s.name]
-		if !ok {
-			b.addSet(s, uint32(i+1)) //nolint:gosec // a few dozen sets
-		}
 		if s.contents != dynamic && (!s.ofLinks() || !ok) {
 			b.addElements(s.name, missingKeys(s.elements, h.elements))
 		}
 	}
-	var fill []chain
 	for _, c := range want.chains {
-		h, ok := have.chains[c.name]
-		if !ok {
-			b.addChain(c)
-		}
-		if len(h.rules) == 0 && len(c.rules) > 0 {
-			fill = append(fill, c)
-		}
-	}
-	for _, c := range fill {
-		b.flushChain(c.name)
-		for _, r := range c.rules {
-			b.addRule(c.name, r)
+		if len(have.chains[c.name].rules) == 0 && len(c.rules) > 0 {
+			b.fill(c)
 		}
 	}
 }

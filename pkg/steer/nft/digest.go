@@ -4,12 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/neardns/neardns/pkg/hostnet"
-	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // Each rule has a digest of its expressions in its user data, which the kernel returns as it was written and nft ignores. Rules are
@@ -35,32 +30,3 @@ func (r rule) digest() (string, error) {
 
 // errUnsettled is returned to retry, which then reads the rules again.
 var errUnsettled = fmt.Errorf("rules changed at each read: %w", unix.EAGAIN)
-
-// rules returns, by chain, the user data of the neardns table's rules.
-func (n *Nftables) rules() (map[string][]string, error) {
-	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump, nfnetlink.Named(unix.NFTA_RULE_TABLE, steer.TableName))
-	if err != nil {
-		return nil, err
-	}
-	out := map[string][]string{}
-	for _, m := range replies {
-		chain, data, err := readRule(m.Data)
-		if err != nil {
-			return nil, fmt.Errorf("read rule of chain %s: %w", chain, err)
-		}
-		out[chain] = append(out[chain], data)
-	}
-	return out, nil
-}
-
-func readRule(message []byte) (chain, userData string, err error) {
-	err = hostnet.Each(message, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
-		switch dec.Type() {
-		case unix.NFTA_RULE_CHAIN:
-			chain = dec.String()
-		case unix.NFTA_RULE_USERDATA:
-			userData = string(dec.Bytes())
-		}
-	})
-	return chain, userData, err
-}

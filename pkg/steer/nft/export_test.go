@@ -4,6 +4,7 @@ import (
 	"github.com/mdlayher/netlink"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // This file exports what the tests in package nft_test need.
@@ -45,8 +46,12 @@ func RuleMessages(rs steer.Ruleset) [][]byte {
 	return out
 }
 
-// ReadRule is readRule.
-func ReadRule(data []byte) (chain, userData string, err error) { return readRule(data) }
+// ReadRule reads the message that describes a rule.
+func ReadRule(data []byte) (chain, userData string, err error) {
+	var r loadedRule
+	err = nfnetlink.Each(netlink.Message{Data: data}, r.read)
+	return r.chain, r.userData, err
+}
 
 // Touches is changesTable for the messages of one read.
 func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }

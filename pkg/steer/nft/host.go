@@ -216,9 +216,9 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().proto(steer.UDP).boundSocket().count(steer.CounterProbe).notrack().accept(),
 		f.rule().syn(true).boundSocket().count(steer.CounterProbe).notrack().accept(),
 		hf.ownStream(f.rule().syn(false)),
-		f.rule().textf("goto %s", fallback).gotoOnly(fallback),
+		f.rule().goTo(fallback),
 	}}
-	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
+	otherwise := f.rule().goTo(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
 		f.rule().in(homeKey, hf.name("home")).goTo(hf.name("known")),
 		// If a source address is not routed by the link that its packet came in on, the query goes to kube-dns and is not recorded.
@@ -226,7 +226,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		// flight.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
 		f.rule().addTo(homeKey, hf.name("home")).end(),
-		f.rule().gotoOnly(hf.name("known")),
+		f.rule().goTo(hf.name("known")),
 	}}
 	known := chain{name: hf.name("known"), rules: slices.Concat([]rule{
 		f.rule().proto(steer.UDP).in(destKey, leaseUDP).boundSocket().notIn(clientKey, hf.name("bypass")).goTo(hf.name("deliver_udp")),
@@ -288,12 +288,6 @@ func (hf hostFamily) control(life time.Duration) chain {
 	}}
 	c.rules = append(append(c.rules, hf.holdRules()...), hf.rule().count(steer.CounterLeaseRenewal).drop())
 	return c
-}
-
-// gotoOnly ends a rule with the verdict goto. The rule's text is then only that of the verdict.
-func (b *ruleBuilder) gotoOnly(chain string) rule {
-	b.phrases = nil
-	return b.goTo(chain)
 }
 
 // output returns rules that keep the agent's answers, and queries of the node itself to the agent, out of conntrack, and that

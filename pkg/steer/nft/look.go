@@ -3,122 +3,106 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// request sends one request to nf_tables for the family inet, and returns the kernel's replies. If the requested object does not
-// exist, there are none.
-func (n *Nftables) request(
-	what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
-) ([]netlink.Message, error) {
-	return nfnetlink.Request(n.conn, inet, what, kind, flags, attributes...)
-}
-
-func (n *Nftables) present() (bool, error) {
-	replies, err := n.request("look for table", unix.NFT_MSG_GETTABLE, 0, nfnetlink.Named(unix.NFTA_TABLE_NAME, steer.TableName))
-	return len(replies) > 0, err
-}
-
-// elements returns the elements of a set or map. If there is no such set, it returns none.
-func (n *Nftables) elements(name string) ([]element, error) {
-	what := "list elements of " + name
-	replies, err := n.request(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
-		nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_TABLE, steer.TableName), nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_SET, name))
+// list requests objects of the family inet, and returns one T for each. read is called with each attribute of an object. If the requested
+// object does not exist, the list is empty.
+func list[T any](n *Nftables, what string, kind uint16, flags netlink.HeaderFlags, read func(*T, *netlink.AttributeDecoder),
+	attributes ...netlink.Attribute,
+) ([]T, error) {
+	replies, err := nfnetlink.Request(n.conn, inet, what, kind, flags, attributes...)
 	if err != nil {
 		return nil, err
 	}
-	var out []element
-	for _, m := range replies {
-		if out, err = readElements(m.Data, out); err != nil {
+	out := make([]T, len(replies))
+	for i, m := range replies {
+		if err := nfnetlink.Each(m, func(dec *netlink.AttributeDecoder) { read(&out[i], dec) }); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 	}
 	return out, nil
 }
 
+// tables returns the flags of the neardns table, the only element of the result; none if there is no table.
+func (n *Nftables) tables() ([]uint32, error) {
+	return list(n, "look for table", unix.NFT_MSG_GETTABLE, 0, func(flags *uint32, dec *netlink.AttributeDecoder) {
+		if dec.Type() == unix.NFTA_TABLE_FLAGS {
+			*flags = dec.Uint32()
+		}
+	}, nfnetlink.Named(unix.NFTA_TABLE_NAME, steer.TableName))
+}
+
+// elements returns the elements of a set or map. If there is no such set, it returns none.
+func (n *Nftables) elements(name string) ([]element, error) {
+	parts, err := list(n, "list elements of "+name, unix.NFT_MSG_GETSETELEM, netlink.Dump, readElements,
+		nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_TABLE, steer.TableName), nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_SET, name))
+	return slices.Concat(parts...), err
+}
+
 // readElements parses one message of a dump and appends its elements to out.
-func readElements(data []byte, out []element) ([]element, error) {
-	err := hostnet.Each(data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
-		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			dec.Nested(func(list *netlink.AttributeDecoder) error {
-				for list.Next() {
-					var e element
-					list.Nested(e.read)
-					out = append(out, e)
+func readElements(out *[]element, dec *netlink.AttributeDecoder) {
+	if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+		nfnetlink.EachNested(dec, func(item *netlink.AttributeDecoder) {
+			var e element
+			nfnetlink.EachNested(item, e.read)
+			*out = append(*out, e)
+		})
+	}
+}
+
+func (e *element) read(dec *netlink.AttributeDecoder) {
+	value := func(to *[]byte) func(*netlink.AttributeDecoder) {
+		return func(data *netlink.AttributeDecoder) {
+			if data.Type() == unix.NFTA_DATA_VALUE {
+				*to = data.Bytes()
+			}
+		}
+	}
+	switch dec.Type() {
+	case unix.NFTA_SET_ELEM_KEY:
+		nfnetlink.EachNested(dec, value(&e.key))
+	case unix.NFTA_SET_ELEM_DATA:
+		nfnetlink.EachNested(dec, value(&e.value))
+	case unix.NFTA_SET_ELEM_EXPIRATION:
+		e.expires = time.Duration(dec.Uint64()) * time.Millisecond //nolint:gosec // minutes
+	}
+}
+
+// counters returns the table's counters by name.
+func (n *Nftables) counters() (map[string]steer.Counter, error) {
+	type counter struct {
+		name string
+		steer.Counter
+	}
+	counters, err := list(n, "read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, func(c *counter, dec *netlink.AttributeDecoder) {
+		switch dec.Type() {
+		case unix.NFTA_OBJ_NAME:
+			c.name = dec.String()
+		case unix.NFTA_OBJ_DATA:
+			nfnetlink.EachNested(dec, func(data *netlink.AttributeDecoder) {
+				switch data.Type() {
+				case unix.NFTA_COUNTER_PACKETS:
+					c.Packets = data.Uint64()
+				case unix.NFTA_COUNTER_BYTES:
+					c.Bytes = data.Uint64()
 				}
-				return nil
 			})
 		}
-	})
-	return out, err
-}
-
-// counters returns the table's counters by name. It parses the messages itself, because it runs often and google/nftables would
-// allocate an object for each counter.
-func (n *Nftables) counters() (map[string]steer.Counter, error) {
-	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, nfnetlink.Named(unix.NFTA_OBJ_TABLE, steer.TableName),
+	}, nfnetlink.Named(unix.NFTA_OBJ_TABLE, steer.TableName),
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
-	out := make(map[string]steer.Counter, len(replies))
-	for _, m := range replies {
-		var name string
-		var c steer.Counter
-		if err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
-			switch dec.Type() {
-			case unix.NFTA_OBJ_NAME:
-				name = dec.String()
-			case unix.NFTA_OBJ_DATA:
-				dec.Nested(func(data *netlink.AttributeDecoder) error {
-					for data.Next() {
-						switch b := data.Bytes(); {
-						case len(b) != 8:
-						case data.Type() == unix.NFTA_COUNTER_PACKETS:
-							c.Packets = binary.BigEndian.Uint64(b)
-						case data.Type() == unix.NFTA_COUNTER_BYTES:
-							c.Bytes = binary.BigEndian.Uint64(b)
-						}
-					}
-					return nil
-				})
-			}
-		}); err != nil {
-			return nil, fmt.Errorf("read counters: %w", err)
-		}
-		out[name] = c
+	out := make(map[string]steer.Counter, len(counters))
+	for _, c := range counters {
+		out[c.name] = c.Counter
 	}
 	return out, err
-}
-
-func (e *element) read(dec *netlink.AttributeDecoder) error {
-	value := func(to *[]byte) func(*netlink.AttributeDecoder) error {
-		return func(data *netlink.AttributeDecoder) error {
-			for data.Next() {
-				if data.Type() == unix.NFTA_DATA_VALUE {
-					*to = data.Bytes()
-				}
-			}
-			return nil
-		}
-	}
-	for dec.Next() {
-		switch dec.Type() {
-		case unix.NFTA_SET_ELEM_KEY:
-			dec.Nested(value(&e.key))
-		case unix.NFTA_SET_ELEM_DATA:
-			dec.Nested(value(&e.value))
-		case unix.NFTA_SET_ELEM_EXPIRATION:
-			if ms := dec.Bytes(); len(ms) == 8 {
-				e.expires = time.Duration(binary.BigEndian.Uint64(ms)) * time.Millisecond //nolint:gosec // minutes
-			}
-		}
-	}
-	return nil
 }
 
 // IsComplete is a quick check for callers that only add what is missing, such as ADD, which usually finds the host table complete. It

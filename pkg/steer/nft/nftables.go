@@ -12,10 +12,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"syscall"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -23,12 +21,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Nftables is the nftables back end in one netns. It uses netlink and needs no program. Until Close it has sockets open in that
+// Nftables is the nftables back end in one netns. It uses netlink and needs no program. Until Close it has a socket open in that
 // netns. Several processes may use the back end at the same time, but one value is for one goroutine at a time.
 type Nftables struct {
-	nsFD   int
-	conn   *netlink.Conn  // for transactions and most reads
-	reader *nftables.Conn // to read sets, chains and the table's flags; nil until read opens it
+	nsFD int
+	conn *netlink.Conn
 }
 
 // attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT,
@@ -52,21 +49,6 @@ func Open(nsFD int) (*Nftables, error) {
 	return &Nftables{nsFD: nsFD, conn: conn}, nil
 }
 
-// read returns google/nftables' socket. It opens the socket at the first use: opening costs as much as several requests, and
-// most ADDs and DELs need none.
-func (n *Nftables) read() (*nftables.Conn, error) {
-	if n.reader != nil {
-		return n.reader, nil
-	}
-	reader, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(hostnet.ToEnter(n.nsFD)),
-		nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(hostnet.ReadBuffer) }))
-	if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
-	}
-	n.reader = reader
-	return reader, nil
-}
-
 // commit sends a batch. After an error it opens a new socket, because the old one may still receive replies to the batch.
 func (n *Nftables) commit(b *batch) error {
 	if err := b.send(n.conn); err != nil {
@@ -85,19 +67,8 @@ func (n *Nftables) redial() error {
 	return nil
 }
 
-// Close closes the sockets; the rules stay.
-func (n *Nftables) Close() error {
-	var err error
-	if n.reader != nil {
-		err = n.reader.CloseLasting()
-	}
-	return errors.Join(n.conn.Close(), err, unix.Close(n.nsFD))
-}
-
-// tableRef returns the neardns table in the form that google/nftables needs in requests.
-func tableRef() *nftables.Table {
-	return &nftables.Table{Name: steer.TableName, Family: nftables.TableFamilyINet}
-}
+// Close closes the socket; the rules stay.
+func (n *Nftables) Close() error { return errors.Join(n.conn.Close(), unix.Close(n.nsFD)) }
 
 // Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Counters stay, and so do leases
 // and the exemptions that the plugin added, unless another version gave their set another shape (see declare).
@@ -261,7 +232,10 @@ func (n *Nftables) Supported(...netip.Addr) error {
 }
 
 // Present reports whether the neardns table exists.
-func (n *Nftables) Present() (bool, error) { return retried(n, "look for table", n.present) }
+func (n *Nftables) Present() (bool, error) {
+	tables, err := retried(n, "look for table", n.tables)
+	return len(tables) > 0, err
+}
 
 // retry calls f up to attempts times, until it returns no error or one that no other transaction can have caused.
 func (n *Nftables) retry(what string, f func() error) error {
@@ -292,11 +266,8 @@ func retried[T any](n *Nftables, what string, f func() (T, error)) (out T, err e
 	return out, err
 }
 
-// hasErrno reports whether the error is one of these. It also finds an errno that google/nftables v0.3.0 has flattened to text.
 func hasErrno(err error, errnos ...syscall.Errno) bool {
-	return err != nil && slices.ContainsFunc(errnos, func(errno syscall.Errno) bool {
-		return errors.Is(err, errno) || strings.HasSuffix(err.Error(), errno.Error())
-	})
+	return slices.ContainsFunc(errnos, func(errno syscall.Errno) bool { return errors.Is(err, errno) })
 }
 
 // Counters returns the table's counters by name.

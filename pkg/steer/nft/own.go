@@ -57,7 +57,7 @@ func (hf hostFamily) ownChains() []chain {
 	return []chain{
 		{name: hf.name("own_udp"), rules: []rule{
 			f.rule().in(destKey, hf.name("lease_udp")).notrack().accept(),
-			f.rule().textf("goto %s", back).gotoOnly(back),
+			f.rule().goTo(back),
 		}},
 		{name: hf.name("own_tcp"), rules: []rule{
 			f.rule().syn(true).in(destKey, hf.name("lease_tcp")).remove(connKey, conn).end(),

@@ -87,7 +87,7 @@ func renderPod(p steer.Pod) table {
 		if p.Leaving {
 			for i := range chains {
 				if chains[i].name == g.name("ask") {
-					chains[i].rules = []rule{anyFamily().gotoOnly(g.name("direct"))}
+					chains[i].rules = []rule{anyFamily().goTo(g.name("direct"))}
 				}
 			}
 		}
@@ -175,13 +175,13 @@ func (g group) chains() []chain {
 		// A source port alone identifies a connection, because this chain is after every NAT in the pod's netns.
 		{name: g.name("open"), rules: []rule{
 			anyFamily().in(portKey, g.name("direct")).goTo(g.name("direct")),
-			anyFamily().gotoOnly(g.name("steer")),
+			anyFamily().goTo(g.name("steer")),
 		}},
 		{name: g.name("ask"), rules: []rule{
 			anyFamily().in(wayKey, g.name("trusted")).goTo(g.name("steer")),
 			anyFamily().in(wayKey, g.name("waiting")).goTo(g.name("direct")),
 			anyFamily().update(wayKey, g.name("waiting")).update(sameKey(wayKey), g.name("trusted")).goTo(g.name("steer")),
-			anyFamily().gotoOnly(g.name("steer")), // reached only if a set is full, because the rule above then ends early
+			anyFamily().goTo(g.name("steer")), // reached only if a set is full, because the rule above then ends early
 		}},
 		{name: g.name("direct"), rules: []rule{
 			anyFamily().update(tcpPortKey, g.name("direct")).accept(),

@@ -2,16 +2,13 @@ package nft
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 var _ steer.BypassReader = (*Nftables)(nil)
@@ -55,19 +52,13 @@ const wayProtocol = 4
 
 // Generation implements steer.BypassReader.
 func (n *Nftables) Generation() (uint32, error) {
-	replies, err := n.request("read the ruleset generation", unix.NFT_MSG_GETGEN, 0)
-	if err != nil {
+	ids, err := list(n, "read the ruleset generation", unix.NFT_MSG_GETGEN, 0, func(id *uint32, dec *netlink.AttributeDecoder) {
+		if dec.Type() == unix.NFTA_GEN_ID {
+			*id = dec.Uint32()
+		}
+	})
+	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	var out uint32
-	for _, m := range replies {
-		if err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
-			if b := dec.Bytes(); dec.Type() == unix.NFTA_GEN_ID && len(b) == 4 {
-				out = binary.BigEndian.Uint32(b)
-			}
-		}); err != nil {
-			return 0, fmt.Errorf("read the ruleset generation: %w", err)
-		}
-	}
-	return out, nil
+	return ids[0], nil
 }

@@ -32,7 +32,7 @@ func changesTable(msgs []netlink.Message) bool {
 		}
 		// In messages about tables, chains, rules, sets, elements and objects, the first attribute is the table's name.
 		ours, first := false, true
-		err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
+		err := nfnetlink.Each(m, func(dec *netlink.AttributeDecoder) {
 			ours = ours || first && dec.Type() == unix.NFTA_TABLE_NAME && dec.String() == steer.TableName
 			first = false
 		})
