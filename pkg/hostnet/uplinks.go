@@ -26,34 +26,54 @@ func Uplinks(none ...string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	defaults, err := defaultRouteLinks()
+	up, err := defaultRouteLinks()
 	if err != nil {
 		return nil, err
 	}
-	seen := make([]seenLink, 0, len(links))
 	for _, l := range links {
-		seen = append(seen, readSeenLink(l))
+		if a := l.Attrs(); leadsAway(l.Type()) && a.Flags&net.FlagLoopback == 0 {
+			up[a.Index] = true
+		}
 	}
-	return uplinks(seen, defaults, none), nil
+	// Links can be stacked (a bridge on a bond on a VLAN), so repeat the loop until it marks no further link as an uplink.
+	for changed := true; changed; {
+		changed = false
+		mark := func(index int) {
+			if index != 0 && !up[index] {
+				up[index], changed = true, true
+			}
+		}
+		for _, l := range links {
+			a := l.Attrs()
+			if !up[a.Index] {
+				continue
+			}
+			if !isPair(l.Type()) {
+				mark(below(l))
+			}
+			// If the port of a VRF is an uplink, the VRF need not be one, because netfilter first sees a packet with the port as its
+			// interface.
+			if slices.ContainsFunc(links, func(m netlink.Link) bool { return m.Attrs().Index == a.MasterIndex && m.Type() != "vrf" }) {
+				mark(a.MasterIndex)
+			}
+		}
+	}
+	var names []string
+	for _, l := range links {
+		if a := l.Attrs(); up[a.Index] && !slices.Contains(none, a.Name) {
+			names = append(names, a.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
-// seenLink has the properties of a network interface that decide whether it is an uplink.
-type seenLink struct {
-	index    int
-	name     string
-	kind     string // "device" for a hardware link, because its driver reports none
-	master   int    // index of the bridge, bond or VRF that the link is a port of; 0: none
-	below    int    // index of the link below, or of the peer; 0 if there is none or it is in another netns
-	loopback bool
-}
-
-func readSeenLink(l netlink.Link) seenLink {
-	a := l.Attrs()
-	s := seenLink{index: a.Index, name: a.Name, kind: l.Type(), master: a.MasterIndex, loopback: a.Flags&net.FlagLoopback != 0}
-	if a.NetNsID < 0 {
-		s.below = a.ParentIndex
+// below returns the index of the link below a link, or of its peer; 0 if there is none or it is in another netns.
+func below(l netlink.Link) int {
+	if a := l.Attrs(); a.NetNsID < 0 {
+		return a.ParentIndex
 	}
-	return s
+	return 0
 }
 
 // leadsAway reports whether links of this kind in the host's netns lead to other machines, not to pods.
@@ -69,43 +89,6 @@ func leadsAway(kind string) bool {
 // isPair reports whether links of this kind have a peer, and no link below them.
 func isPair(kind string) bool { return kind == "veth" || kind == "netkit" }
 
-func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
-	up := map[int]bool{}
-	for _, l := range links {
-		up[l.index] = defaults[l.index] || leadsAway(l.kind) && !l.loopback
-	}
-	// Links can be stacked (a bridge on a bond on a VLAN), so repeat the loop until it marks no further link as an uplink.
-	for changed := true; changed; {
-		changed = false
-		mark := func(index int) {
-			if index != 0 && !up[index] {
-				up[index], changed = true, true
-			}
-		}
-		for _, l := range links {
-			if !up[l.index] {
-				continue
-			}
-			if !isPair(l.kind) {
-				mark(l.below)
-			}
-			// If the port of a VRF is an uplink, the VRF need not be one, because netfilter first sees a packet with the port as its
-			// interface.
-			if slices.ContainsFunc(links, func(m seenLink) bool { return m.index == l.master && m.kind != "vrf" }) {
-				mark(l.master)
-			}
-		}
-	}
-	var names []string
-	for _, l := range links {
-		if up[l.index] && !slices.Contains(none, l.name) {
-			names = append(names, l.name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Detours returns the names of the veths (and netkit links) whose two ends are both in the netns. The route to a pod may lead to such a
 // link although the pod's packets arrive by another one, because a program takes packets from the link's other end to the pod. An example
 // is Cilium's cilium_host, if pods have no routes of their own. none names the caller's own veths, which lead to no pod and are left out.
@@ -118,16 +101,15 @@ func Detours(nsFD int, none ...string) ([]string, error) {
 		}
 		peers := map[int]int{}
 		for _, l := range links {
-			if s := readSeenLink(l); isPair(s.kind) {
-				peers[s.index] = s.below
+			if isPair(l.Type()) {
+				peers[l.Attrs().Index] = below(l)
 			}
 		}
 		for _, l := range links {
-			s := readSeenLink(l)
-			if slices.Contains(none, s.name) || peers[s.index] == 0 || peers[peers[s.index]] != s.index {
-				continue
+			a := l.Attrs()
+			if peer := peers[a.Index]; peer != 0 && peers[peer] == a.Index && !slices.Contains(none, a.Name) {
+				names = append(names, a.Name)
 			}
-			names = append(names, s.name)
 		}
 		return nil
 	})
@@ -138,20 +120,14 @@ func Detours(nsFD int, none ...string) ([]string, error) {
 // defaultRouteLinks returns the indexes of the interfaces that have a default route of either IP family, in any routing table.
 func defaultRouteLinks() (map[int]bool, error) {
 	out := map[int]bool{}
+	filter := netlink.Route{Table: unix.RT_TABLE_UNSPEC, Type: unix.RTN_UNICAST}
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		routes, err := netlinksafe.RouteListFiltered(fam, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+		filter.Dst = nil // the default route; the library writes the family's into filter
+		routes, err := netlinksafe.RouteListFiltered(fam, &filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_DST)
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range routes {
-			if r.Dst != nil {
-				if ones, _ := r.Dst.Mask.Size(); ones != 0 || !r.Dst.IP.IsUnspecified() {
-					continue
-				}
-			}
-			if r.Type != unix.RTN_UNICAST {
-				continue
-			}
 			out[r.LinkIndex] = true
 			for _, hop := range r.MultiPath {
 				out[hop.LinkIndex] = true
