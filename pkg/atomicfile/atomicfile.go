@@ -148,12 +148,17 @@ func Read(path string, most int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return ReadAll(f, most)
+}
+
+// ReadAll reads the rest of a file. It returns an error if that is more than most bytes.
+func ReadAll(f *os.File, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", f.Name(), most)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if int64(len(data)) > most {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, most)
 	}
 	return data, nil
 }

@@ -70,7 +70,11 @@ func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 // exchanges the names of the two files in one step, and checks the old file afterwards. On return temp is removed, unless the error names
 // it.
 func replace(temp, to string, before []byte) error {
-	placed, now, err := readBoth(temp, to)
+	placed, err := os.ReadFile(temp)
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	now, err := os.ReadFile(to)
 	if err == nil && !bytes.Equal(now, before) {
 		err = ErrMoved
 	}
@@ -136,13 +140,6 @@ func lastText(file string, old []byte) ([]byte, error) {
 	}
 	<-time.After(inFlight)
 	return os.ReadFile(file)
-}
-
-func readBoth(a, b string) (textA, textB []byte, err error) {
-	if textA, err = os.ReadFile(a); err == nil {
-		textB, err = os.ReadFile(b)
-	}
-	return textA, textB, err
 }
 
 // exchange swaps the names of two files in one step.
@@ -215,29 +212,15 @@ func (x Exchanger) restore(temp string) error {
 		return nil
 	}
 	file = filepath.Join(folder, file)
-	out, in, err := readBoth(temp, file)
+	now, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // the file's owner has removed it
 	}
-	if err != nil {
-		return err
+	if err != nil || digest(now) != placed {
+		return err // the file in place is its owner's
 	}
-	switch {
-	case digest(out) == placed: // temp has the new contents, so the file in place is its owner's
-		return nil
-	case digest(in) == placed, newer(temp, file):
-		// The file has the Exchanger's contents, or an older text of its owner; temp has the owner's last text. Restore that one; the
-		// current run then makes its change to it.
-		return errors.Join(exchange(temp, file), SyncFolder(folder))
-	}
-	return nil
-}
-
-// newer reports whether file a was modified after file b.
-func newer(a, b string) bool {
-	x, errA := os.Lstat(a)
-	y, errB := os.Lstat(b)
-	return errA == nil && errB == nil && x.ModTime().After(y.ModTime())
+	// temp has the owner's last text. The current run then makes its change to it.
+	return errors.Join(exchange(temp, file), SyncFolder(folder))
 }
 
 // lockPoll is the pause between two attempts to get the lock of Lock while another program has it.

@@ -38,7 +38,6 @@ func TestSweepGivesTheOwnersTextBack(t *testing.T) {
 		{"behind it, the owner had written", temp, edited, ours, false, edited},
 		{"behind it, nobody had written", temp, before, ours, false, before},
 		{"the owner has written again since", temp, before, edited, true, edited},
-		{"an older text was given back, a newer one not yet", temp, edited, before, false, edited},
 		{"the owner has removed the network since", temp, before, "", false, ""},
 		{"taken aside", x.asidePrefix() + list + tempSuffix, edited, "", false, edited},
 		{"taken aside, and written anew", x.asidePrefix() + list + tempSuffix, before, edited, true, edited},

@@ -11,7 +11,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -73,7 +72,7 @@ func Read(path string) (File, error) {
 		return File{}, err
 	}
 	defer f.Close()
-	text, err := read(f)
+	text, err := atomicfile.ReadAll(f, maxSize)
 	return File{path, text}, err
 }
 
@@ -86,7 +85,7 @@ func (f File) Write(text []byte) error {
 		return err
 	}
 	defer file.Close()
-	now, err := read(file)
+	now, err := atomicfile.ReadAll(file, maxSize)
 	switch {
 	case err != nil:
 		return err
@@ -106,15 +105,4 @@ func fill(file *os.File, text []byte) error {
 		return err
 	}
 	return file.Truncate(int64(len(text)))
-}
-
-func read(f *os.File) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
-	}
-	if len(text) > maxSize {
-		return nil, fmt.Errorf("%s has more than %d bytes: no runtime wrote it", f.Name(), maxSize)
-	}
-	return text, nil
 }
