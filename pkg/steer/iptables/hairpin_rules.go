@@ -74,28 +74,14 @@ func (r routingRule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.ds
 // hasSingleAddress reports whether a rule applies to one destination address only.
 func (r routingRule) hasSingleAddress() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
 
-// isOurs reports whether neardns made this rule: only this package makes such rules. An earlier version set no protocol.
+// isOurs reports whether neardns made this rule, for any cluster DNS address.
 func (r routingRule) isOurs() bool {
-	if r.more || r.protocol != protocol && r.protocol != unix.RTPROT_UNSPEC {
-		return false
+	is4 := r.family == unix.AF_INET
+	a := steer.HairpinSource(is4) // for the rules that are not for a cluster DNS address
+	if r.hasSingleAddress() {
+		a = r.dst.Addr()
 	}
-	switch r.priority {
-	case filterRule:
-		return r.oif == steer.HairpinIn && r.table == answerTable
-	case answerRule:
-		return r.mark == steer.AnswerMark && r.table == answerTable
-	case localRule:
-		return r.hasSingleAddress() && r.table == unix.RT_TABLE_LOCAL && r.iif == "" && r.protocol == protocol
-	case markedRule:
-		return r.hasSingleAddress() && r.mark == steer.OwnMark && r.table == hairpinTable
-	case ownRule:
-		return r.hasSingleAddress() && r.iif == "lo" && r.table == unix.RT_TABLE_MAIN
-	case backRule, loopRule:
-		return r.hasSingleAddress() && (r.iif == steer.HairpinIn || r.iif == steer.HairpinOut) && r.action == unix.FR_ACT_UNREACHABLE
-	case throughRule:
-		return r.hasSingleAddress() && r.table == hairpinTable
-	}
-	return false
+	return slices.Contains(wantedRules(is4, []netip.Addr{a}, true), r)
 }
 
 func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {

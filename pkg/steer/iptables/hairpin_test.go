@@ -122,9 +122,9 @@ func TestHairpinRulesOfOthers(t *testing.T) {
 		ns.Run(append([]string{"ip", "rule", "del", "pref", "97"}, args...)...)
 		must(t, ensure())
 	}
-	// Rules without a protocol, which an earlier version made, are neardns's.
-	ns.Run("ip", "rule", "add", "pref", "97", "to", "10.96.0.9", "lookup", "5353", "proto", "0")
-	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.9", "lookup", "main", "proto", "0")
+	// neardns's rules for an address that is no longer a cluster DNS address
+	ns.Run("ip", "rule", "add", "pref", "97", "to", "10.96.0.9", "lookup", "5353", "proto", "kernel")
+	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.9", "lookup", "main", "proto", "kernel")
 	ns.Run("ip", "rule", "add", "pref", "95", "iif", "lo", "to", "10.96.0.8", "lookup", "7") // not ours: another table
 	must(t, ensure())
 	if rules := ns.Run("ip", "rule"); strings.Contains(rules, "10.96.0.9") || !strings.Contains(rules, "10.96.0.8") {

@@ -63,11 +63,6 @@ func leaseSeconds(lifetime time.Duration) int {
 	return int((lifetime + time.Second - 1) / time.Second)
 }
 
-// Lifetime returns how long a lease lasts with iptables, given the configured lifetime: whole seconds, rounded up.
-func Lifetime(lifetime time.Duration) time.Duration {
-	return time.Duration(leaseSeconds(lifetime)) * time.Second
-}
-
 // pair has a steering or local address, and the cluster DNS address to which the fallback rewrites it.
 type pair struct {
 	address, clusterDNS netip.Addr

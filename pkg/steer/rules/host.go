@@ -33,18 +33,16 @@ func (k Kind) Open(nsFD int) (Rules, error) {
 
 // OpenHost opens the rules of a host's netns, for reading and writing; -1 means the calling thread's.
 func (k Kind) OpenHost(nsFD int) (Rules, error) {
-	if !k.isIptables() {
-		return k.Open(nsFD)
-	}
-	b, err := iptables.Open(nsFD, k.variant, k.stats)
-	if err != nil {
-		return nil, err
+	r, err := k.Open(nsFD)
+	b, ok := r.(byIptables)
+	if err != nil || !ok {
+		return r, err
 	}
 	h, err := iptables.OpenHairpin(nsFD)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	return withHairpin{byIptables: byIptables{b}, hairpin: h}, nil
+	return withHairpin{byIptables: b, hairpin: h}, nil
 }
 
 // byNftables implements Rules with nftables.
@@ -63,7 +61,7 @@ func (b byIptables) Ensure(rs steer.Host) error { return b.Apply(rs) }
 func (byIptables) Exempt(_, _ []netip.Addr) error { return nil }
 
 func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
-	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
+	return b.Iptables.Leases(2*renew+100*time.Millisecond, Caps{Step: time.Second}.Lifetime(lifetime))
 }
 
 // IsComplete reports whether packets of the IP families of a host's description still enter neardns's chains. It does not

@@ -113,18 +113,11 @@ func (k Kind) Needs() string {
 // the IP families of addrs (both if there are none). It tries the rules in the netns behind nsFD; -1 means the calling thread's.
 // nftables always tries both families.
 func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
-	if k.isIptables() {
-		b, err := iptables.Open(nsFD, k.variant, k.stats)
-		if err != nil {
-			return err
-		}
-		return errors.Join(b.Supported(addrs...), b.Close())
-	}
-	n, err := nft.Open(nsFD)
+	r, err := k.Open(nsFD)
 	if err != nil {
 		return err
 	}
-	return errors.Join(n.Supported(addrs...), n.Close())
+	return errors.Join(r.Supported(addrs...), r.Close())
 }
 
 // Other returns the back end that is not alike to k (see Alike) and may have rules from before k was chosen. For nftables it is one

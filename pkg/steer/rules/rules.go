@@ -35,6 +35,8 @@ type Rules interface {
 	Missing(rs steer.Host) ([]string, error)
 	// Verify returns nil if the rules are as rs describes them. If they differ, the error is a *steer.DriftError.
 	Verify(rs steer.Ruleset) error
+	// Supported is for Kind.Supported.
+	Supported(addrs ...netip.Addr) error
 	// Present reports whether the netns has any of this back end's rules.
 	Present() (bool, error)
 	// Remove removes all of this back end's rules. If there are none, it succeeds.
