@@ -70,19 +70,26 @@ func renderHost(h steer.Host) table {
 			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
 			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
 		}
-		in.rules = append(in.rules, hf.ownInput()...)
+		if h.OwnLocals {
+			// write the local address as source into kube-dns's answers to processes of the node, too
+			in.rules = append(in.rules, hf.postrouting()...)
+		}
 		in.rules = append(in.rules, hf.input()...)
 		out.rules = append(out.rules, hf.output()...)
 		post.rules = append(post.rules, hf.postrouting()...)
 		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())} {
 			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(steer.ProberInterface).masquerade().end())
 		}
-		nat.rules = append(nat.rules, hf.ownNAT()...)
+		if h.OwnLocals {
+			// A process that queries an address of this host gets that address as source, and kube-dns on another node could not send an
+			// answer there.
+			nat.rules = append(nat.rules, f.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end())
+			t.chains = append(t.chains, hf.ownChains()...)
+		}
 		t.chains = append(t.chains, hf.chains(life)...)
 		t.chains = append(t.chains, hf.secretChain(h.Secret))
 		t.chains = append(t.chains, hf.evidenceChains()...)
 		t.chains = append(t.chains, hf.cededChains()...)
-		t.chains = append(t.chains, hf.ownChains()...)
 		if h.InterceptNode {
 			t.chains = append(t.chains, hf.hostChains()...)
 		}

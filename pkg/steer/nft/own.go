@@ -49,9 +49,6 @@ func (hf hostFamily) cededChains() []chain {
 // ownChains returns the chains for queries of the node's own processes to the agent's addresses. They check only for a lease,
 // because in the output hook a socket match would find the sender's own socket.
 func (hf hostFamily) ownChains() []chain {
-	if !hf.host.OwnLocals {
-		return nil
-	}
 	f := hf.family
 	conn, back := hf.name("fallback_conn"), hf.name("own_fallback")
 	return []chain{
@@ -96,23 +93,6 @@ func (hf hostFamily) healthProbes() []rule {
 			hf.rule().sport(steer.TCP, hf.host.HealthPort).saddr(l.Address).notrack().end())
 	}
 	return rules
-}
-
-// ownInput returns rules that write the local address as source into kube-dns's answers to processes of the node.
-func (hf hostFamily) ownInput() []rule {
-	if !hf.host.OwnLocals {
-		return nil
-	}
-	return hf.postrouting()
-}
-
-// ownNAT returns a rule that masquerades the node's own queries to kube-dns. A process that queries an address of this host
-// gets that address as source, and kube-dns on another node could not send an answer there.
-func (hf hostFamily) ownNAT() []rule {
-	if !hf.host.OwnLocals {
-		return nil
-	}
-	return []rule{hf.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end()}
 }
 
 // skipUplinkServices returns rules that leave packets from outside the node to kube-proxy, if their destination is a Service's
