@@ -24,14 +24,15 @@ const ReadBuffer = 4 << 20
 // ErrInterrupted means that the listed objects changed between the parts of a dump. The kernel reports this by a flag.
 var ErrInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
 
-// Dial opens a socket of a netlink protocol, for example NETLINK_ROUTE, in the netns behind nsFD. The caller closes it.
+// Dial opens a socket of a netlink protocol, for example NETLINK_ROUTE, in the netns behind nsFD (0: the calling thread's). The caller closes
+// it.
 func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
 	open := func() (err error) {
 		s.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 		return os.NewSyscallError("socket", err)
 	}
-	if err := InNetNS(nsFD, open); err != nil {
+	if err := (Handle{nsFD: nsFD}).Do(open); err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
-	"github.com/google/nftables"
 
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -59,8 +58,8 @@ func DropPolicies(legacy bool) ([]DropPolicy, error) {
 		chains, err := nftChains(here, is4, filterTable, "INPUT", "OUTPUT")
 		errs = append(errs, err)
 		for _, c := range chains {
-			if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
-				out = append(out, DropPolicy{Is4: is4, Chain: c.Name})
+			if c.drops {
+				out = append(out, DropPolicy{Is4: is4, Chain: c.name})
 			}
 		}
 		if !legacy {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
-	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // readTables reads the script's tables, as the programs print them. In table nat it lists only the script's chains and the base
@@ -78,7 +78,7 @@ func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out [
 	if v == NFT {
 		found, err := nftChains(ns, is4, table, names...)
 		for _, c := range found {
-			out = append(out, c.Name)
+			out = append(out, c.name)
 		}
 		return out, err
 	}
@@ -97,42 +97,40 @@ func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out [
 // here, as a netns descriptor, means the calling thread's netns.
 const here = 0
 
+// nftChain is a chain in a table of iptables-nft.
+type nftChain struct {
+	name  string
+	drops bool // a base chain whose policy is DROP
+}
+
 // nftChains returns those of the named chains that exist in a table of iptables-nft, in the netns ns. It reads from the kernel,
 // because a program may create the table. It requests each chain by name: kube-proxy may have tens of thousands of chains in
 // the same family, and the agent checks often.
-func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Chain, error) {
-	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns))
+func nftChains(ns int, is4 bool, table string, names ...string) (out []nftChain, err error) {
+	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, ns)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil // the kernel has no nfnetlink
 	} else if err != nil {
-		return nil, fmt.Errorf("open nftables socket: %w", err)
+		return nil, err
 	}
-	defer conn.CloseLasting() //nolint:errcheck // only read
-	var out []*nftables.Chain
+	defer conn.Close() //nolint:errcheck // only read
 	for _, name := range names {
-		c, err := conn.ListChain(nftTable(is4, table), name)
-		switch {
-		case err == nil:
-			out = append(out, c)
-		case isErrno(err, unix.ENOENT):
-		// the errors of a kernel that lacks this subsystem of nfnetlink
-		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL):
+		found, err := nfnetlink.Request(conn, nfFamily(is4), "look for chain "+name, unix.NFT_MSG_GETCHAIN, 0,
+			nfnetlink.Named(unix.NFTA_CHAIN_TABLE, table), nfnetlink.Named(unix.NFTA_CHAIN_NAME, name))
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) {
 			return nil, nil // the kernel has no nf_tables, or not for this family
-		default:
-			return nil, fmt.Errorf("look for chain %s: %w", name, err)
+		} else if err != nil {
+			return nil, err
+		}
+		for _, m := range found {
+			c := nftChain{name: name}
+			if err := nfnetlink.Each(m, func(dec *netlink.AttributeDecoder) {
+				c.drops = c.drops || dec.Type() == unix.NFTA_CHAIN_POLICY && dec.Uint32() == 0 // NF_DROP
+			}); err != nil {
+				return nil, fmt.Errorf("look for chain %s: %w", name, err)
+			}
+			out = append(out, c)
 		}
 	}
 	return out, nil
-}
-
-func nftTable(is4 bool, name string) *nftables.Table {
-	if is4 {
-		return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv4}
-	}
-	return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv6}
-}
-
-// isErrno reports whether an error of google/nftables is one of the errnos. Version 0.3.0 of that library turns them into text.
-func isErrno(err error, errnos ...unix.Errno) bool {
-	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return strings.HasSuffix(err.Error(), e.Error()) })
 }
