@@ -117,6 +117,9 @@ type Local struct {
 	Service bool `json:"service,omitempty"`
 }
 
+// Is4 reports whether both addresses are IPv4.
+func (l Local) Is4() bool { return l.Address.Is4() }
+
 // Complete returns the redirects with each missing steering address filled in by its position in the family (169.254.20.11+i,
 // fd00:90de:d95::b+i). It returns an error unless every address is a unicast address that pods can reach and that the prober and
 // the hairpin do not use, each pair is of one family, and no address occurs twice. It does not modify its argument.
@@ -281,6 +284,21 @@ type Host struct {
 	// HealthPort is the port of the local addresses at which the kubelet probes the cache's health. The rules keep TCP
 	// connections of the node to it out of conntrack. 0 means none.
 	HealthPort uint16
+}
+
+// OfFamily returns the part of a description that concerns one IP family, with sorted addresses.
+func (h Host) OfFamily(is4 bool) Host {
+	h.Redirects, h.FallbackOnly, h.Locals = OfFamily(h.Redirects, is4), OfFamily(h.FallbackOnly, is4), OfFamily(h.Locals, is4)
+	h.Exempt, h.Ceded = OfFamily(h.Exempt, is4), OfFamily(h.Ceded, is4)
+	slices.SortFunc(h.Locals, func(a, b Local) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(h.Exempt, netip.Addr.Compare)
+	slices.SortFunc(h.Ceded, netip.Addr.Compare)
+	return h
+}
+
+// OfFamily returns those of the items that are of one IP family. The result is a copy.
+func OfFamily[T interface{ Is4() bool }](items []T, is4 bool) []T {
+	return slices.DeleteFunc(slices.Clone(items), func(i T) bool { return i.Is4() != is4 })
 }
 
 // Example returns a description for both families with documentation addresses. A back end uses it to test whether the kernel

@@ -114,7 +114,7 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error
 	errs := []error{err}
 	var done []string
 	for _, p := range policies {
-		want := ofFamily(addresses, p.Is4)
+		want := steer.OfFamily(addresses, p.Is4)
 		if len(want) == 0 {
 			continue
 		}
@@ -150,7 +150,7 @@ func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err erro
 	policies, err := DropPolicies(true)
 	errs := []error{err}
 	for _, p := range policies {
-		want := ofFamily(addresses, p.Is4)
+		want := steer.OfFamily(addresses, p.Is4)
 		if len(want) == 0 {
 			continue
 		}

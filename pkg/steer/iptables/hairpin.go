@@ -60,7 +60,7 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, 
 	}
 	steps := []step{{"link " + steer.HairpinOut, t.links}}
 	for _, is4 := range []bool{true, false} {
-		wanted := ofFamily(clusterDNS, is4)
+		wanted := steer.OfFamily(clusterDNS, is4)
 		if len(wanted) > 0 && is4 {
 			steps = append(steps, step{"address of " + steer.HairpinIn, t.address})
 		}

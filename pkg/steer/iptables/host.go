@@ -89,14 +89,11 @@ type host struct {
 }
 
 func hostOf(h steer.Host, is4 bool) host {
+	h = h.OfFamily(is4)
 	bridges := slices.DeleteFunc(slices.Clone(h.Bridges), func(b string) bool { return slices.Contains(h.Uplinks, b) })
 	out := host{is4: is4, uplinks: links(h.Uplinks), bridges: links(bridges), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals,
-		health: h.HealthPort, served: pairsOf(h.Redirects, is4), fallback: pairsOf(h.FallbackOnly, is4),
-		exempt: ofFamily(h.Exempt, is4), ceded: ofFamily(h.Ceded, is4)}
+		health: h.HealthPort, served: pairsOf(h.Redirects), fallback: pairsOf(h.FallbackOnly), exempt: h.Exempt, ceded: h.Ceded}
 	for _, l := range h.Locals {
-		if l.Address.Is4() != is4 {
-			continue
-		}
 		out.locals = append(out.locals, l.Address)
 		if l.Address == l.ClusterDNS {
 			out.onLink = append(out.onLink, l.Address)
@@ -107,23 +104,14 @@ func hostOf(h steer.Host, is4 bool) host {
 	for _, pairs := range [][]pair{out.served, out.fallback} {
 		slices.SortFunc(pairs, func(a, b pair) int { return a.address.Compare(b.address) })
 	}
-	for _, addrs := range [][]netip.Addr{out.onLink, out.exempt, out.ceded, out.locals} {
-		slices.SortFunc(addrs, netip.Addr.Compare)
-	}
 	return out
 }
 
-func pairsOf(redirects []steer.Redirect, is4 bool) (out []pair) {
+func pairsOf(redirects []steer.Redirect) (out []pair) {
 	for _, r := range redirects {
-		if r.Is4() == is4 {
-			out = append(out, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
-		}
+		out = append(out, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
 	}
 	return out
-}
-
-func ofFamily(addrs []netip.Addr, is4 bool) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != is4 })
 }
 
 // links returns interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. links
@@ -427,7 +415,7 @@ func pods(p steer.Pod) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
 		c := chain{table: "nat", name: podChain, from: []jump{{base: "OUTPUT", last: true}, {base: "PREROUTING", last: true}}}
-		redirects := pairsOf(p.Redirects, is4)
+		redirects := pairsOf(steer.OfFamily(p.Redirects, is4))
 		slices.SortFunc(redirects, func(a, b pair) int { return a.clusterDNS.Compare(b.clusterDNS) })
 		for _, r := range redirects {
 			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.address, 53).String()

@@ -38,7 +38,7 @@ const (
 	// directMemory is how long the answers to a client's port keep the steering address as their source: longer than a pod trial
 	// waits for an answer.
 	directMemory = 2 * time.Second
-	// zoneBase is the conntrack zone of the first local address; each local address has its own, by which answers are
+	// zoneBase is the conntrack zone of the first local address of each IP family; each further one has the next, by which answers are
 	// recognized. It is high, to avoid the small numbers that service meshes and OVN use.
 	zoneBase = 0x6e64
 	// leaseBound is the size of the sets of leases and drains, far more than the few addresses that a node serves.
@@ -80,16 +80,16 @@ func renderHost(h steer.Host) table {
 		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())} {
 			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(steer.ProberInterface).masquerade().end())
 		}
+		t.chains = append(t.chains, hf.chains(life)...)
+		t.chains = append(t.chains, hf.secretChain(h.Secret))
+		t.chains = append(t.chains, hf.evidenceChains()...)
+		t.chains = append(t.chains, hf.cededChains()...)
 		if h.OwnLocals {
 			// A process that queries an address of this host gets that address as source, and kube-dns on another node could not send an
 			// answer there.
 			nat.rules = append(nat.rules, f.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end())
 			t.chains = append(t.chains, hf.ownChains()...)
 		}
-		t.chains = append(t.chains, hf.chains(life)...)
-		t.chains = append(t.chains, hf.secretChain(h.Secret))
-		t.chains = append(t.chains, hf.evidenceChains()...)
-		t.chains = append(t.chains, hf.cededChains()...)
 		if h.InterceptNode {
 			t.chains = append(t.chains, hf.hostChains()...)
 		}
@@ -112,44 +112,23 @@ func interfaces(name string, links []string) set {
 // hostFamily has the part of a host description that concerns one IP family.
 type hostFamily struct {
 	*family
-	host      steer.Host       // the description of both families
-	redirects []steer.Redirect // the redirects in served, and those of Host.FallbackOnly
-	served    []steer.Redirect // Host.Redirects of this IP family
-	locals    []steer.Local
-	zones     []uint16 // conntrack zone of each local address, in the same order as locals
-	ceded     []netip.Addr
+	host      steer.Host
+	redirects []steer.Redirect // the host's Redirects and FallbackOnly
 }
 
 func hostOf(h steer.Host, f *family) hostFamily {
-	hf := hostFamily{family: f, host: h}
-	for _, a := range slices.SortedFunc(slices.Values(h.Ceded), netip.Addr.Compare) {
-		if a.Is4() == f.is4() {
-			hf.ceded = append(hf.ceded, a)
-		}
-	}
-	for i, rs := range [][]steer.Redirect{h.Redirects, h.FallbackOnly} {
-		for _, r := range rs {
-			if r.Is4() != f.is4() {
-				continue
-			}
-			if i == 0 {
-				hf.served = append(hf.served, r)
-			}
-			if !slices.ContainsFunc(hf.redirects, func(o steer.Redirect) bool { return o.Steering == r.Steering }) {
-				hf.redirects = append(hf.redirects, r)
-			}
-		}
-	}
-	locals := slices.Clone(h.Locals)
-	slices.SortFunc(locals, func(a, b steer.Local) int { return a.Address.Compare(b.Address) })
-	for i, l := range locals {
-		if l.Address.Is4() == f.is4() {
-			hf.locals = append(hf.locals, l)
-			hf.zones = append(hf.zones, zoneBase+uint16(i)) //nolint:gosec // a handful of addresses
+	hf := hostFamily{family: f, host: h.OfFamily(f.is4())}
+	hf.redirects = slices.Clone(hf.host.Redirects)
+	for _, r := range hf.host.FallbackOnly {
+		if !slices.ContainsFunc(hf.redirects, func(o steer.Redirect) bool { return o.Steering == r.Steering }) {
+			hf.redirects = append(hf.redirects, r)
 		}
 	}
 	return hf
 }
+
+// zone returns the conntrack zone of the i-th local address of an IP family.
+func zone(i int) uint16 { return zoneBase + uint16(i) } //nolint:gosec // a handful of addresses
 
 // name returns the name of a set or chain for this IP family, with the family's suffix.
 func (hf hostFamily) name(base string) string { return base + hf.suffix }
@@ -165,12 +144,12 @@ func (hf hostFamily) sets() []set {
 		ours.elements = append(ours.elements, keyElement(r.Steering))
 		cluster.elements = append(cluster.elements, mapElement(r.Steering, r.ClusterDNS))
 	}
-	for _, l := range hf.locals {
+	for _, l := range hf.host.Locals {
 		ours.elements = append(ours.elements, keyElement(l.Address))
 		cluster.elements = append(cluster.elements, mapElement(l.Address, l.ClusterDNS))
 	}
 	if hf.host.InterceptNode {
-		for _, r := range hf.served {
+		for _, r := range hf.host.Redirects {
 			intercept.elements = append(intercept.elements, mapElement(r.ClusterDNS, r.Steering))
 			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
 		}
@@ -178,9 +157,7 @@ func (hf hostFamily) sets() []set {
 	linkAndAddr := []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}
 	exempt := set{name: hf.name("exempt"), key: addr, contents: atLeast}
 	for _, a := range hf.host.Exempt {
-		if a.Is4() == hf.is4() {
-			exempt.elements = append(exempt.elements, keyElement(a))
-		}
+		exempt.elements = append(exempt.elements, keyElement(a))
 	}
 	sets := hf.evidenceSets()
 	if hf.host.InterceptNode {
@@ -332,8 +309,8 @@ func (hf hostFamily) secretChain(s steer.Secret) chain {
 // that address's conntrack zone, by which postrouting recognizes the answer.
 func (hf hostFamily) toKubeDNS() []rule {
 	var rules []rule
-	for i, l := range hf.locals {
-		rules = append(rules, hf.rule().daddr(l.Address).setZone(hf.zones[i]).end())
+	for i, l := range hf.host.Locals {
+		rules = append(rules, hf.rule().daddr(l.Address).setZone(zone(i)).end())
 	}
 	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
 }
@@ -342,9 +319,9 @@ func (hf hostFamily) toKubeDNS() []rule {
 // address.
 func (hf hostFamily) postrouting() []rule {
 	var rules []rule
-	for i, l := range hf.locals {
+	for i, l := range hf.host.Locals {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(hf.zones[i]).setSaddr(l.Address).end())
+			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(zone(i)).setSaddr(l.Address).end())
 		}
 	}
 	return rules

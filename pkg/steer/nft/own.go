@@ -10,7 +10,7 @@ import "github.com/neardns/neardns/pkg/steer"
 // sockets there are transparent, so the rules tell the two apart even if the agent hangs, and also work while no agent runs.
 func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	var rules []rule
-	for _, a := range hf.ceded {
+	for _, a := range hf.host.Ceded {
 		rules = append(rules, match().daddr(a).boundSocket().anySocket().goTo(hf.name("ceded")))
 	}
 	return rules
@@ -20,7 +20,7 @@ func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 // address.
 func (hf hostFamily) cededStreams() []rule {
 	var rules []rule
-	for _, a := range hf.ceded {
+	for _, a := range hf.host.Ceded {
 		rules = append(rules, hf.rule().daddr(a).anySocket().notrack().accept())
 	}
 	return rules
@@ -29,14 +29,14 @@ func (hf hostFamily) cededStreams() []rule {
 // ownStream completes a rule that delivers a TCP connection's packets after the SYN to the agent's socket. If there are ceded
 // addresses, the agent's sockets are the transparent ones.
 func (hf hostFamily) ownStream(b *ruleBuilder) rule {
-	if len(hf.ceded) > 0 {
+	if len(hf.host.Ceded) > 0 {
 		return b.transparentSocket().notrack().accept()
 	}
 	return b.anySocket().notrack().accept()
 }
 
 func (hf hostFamily) cededChains() []chain {
-	if len(hf.ceded) == 0 {
+	if len(hf.host.Ceded) == 0 {
 		return nil
 	}
 	return []chain{{name: hf.name("ceded"), rules: []rule{
@@ -87,7 +87,7 @@ func (hf hostFamily) healthProbes() []rule {
 		return nil
 	}
 	var rules []rule
-	for _, l := range hf.locals {
+	for _, l := range hf.host.Locals {
 		rules = append(rules,
 			hf.rule().dport(steer.TCP, hf.host.HealthPort).daddr(l.Address).notrack().end(),
 			hf.rule().sport(steer.TCP, hf.host.HealthPort).saddr(l.Address).notrack().end())
@@ -99,7 +99,7 @@ func (hf hostFamily) healthProbes() []rule {
 // address that neardns has on its own link.
 func (hf hostFamily) skipUplinkServices() []rule {
 	var rules []rule
-	for _, l := range hf.locals {
+	for _, l := range hf.host.Locals {
 		if l.Service {
 			rules = append(rules, hf.rule().in(linkKey, "uplinks").daddr(l.Address).ret())
 		}
