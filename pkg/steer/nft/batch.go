@@ -18,24 +18,12 @@ import (
 // batch is one nftables transaction, which takes effect as a whole or not at all. This package encodes its messages itself, for
 // two reasons: google/nftables can write neither the direction of a conntrack zone nor the checksum flags of IPv6, and it
 // requests an acknowledgement of every message, which costs an ADD more than the rules themselves. The library is used only to
-// read, and to encode expressions.
+// encode expressions, and to list other programs' chains.
 type batch struct {
 	table    string // "" means steer.TableName
 	messages []netlink.Message
-	names    []step // what each message does, for error messages
+	names    []string // what each message does, for error messages
 	err      error
-}
-
-type step struct {
-	what string
-	rule rule // the rule, if the message adds one
-}
-
-func (s step) String() string {
-	if s.rule.ops == nil {
-		return s.what
-	}
-	return s.what + " " + s.rule.String()
 }
 
 const (
@@ -59,7 +47,7 @@ func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode 
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
 		Data:   append(nfnetlink.Header(inet, 0), attrs...),
 	})
-	b.names = append(b.names, step{what: what})
+	b.names = append(b.names, what)
 }
 
 func (b *batch) addTable() {
@@ -209,7 +197,6 @@ func (b *batch) addRule(chain string, r rule) {
 		e.Bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, exprs[unix.SizeofNlAttr:])
 		e.Bytes(unix.NFTA_RULE_USERDATA, digest(exprs))
 	})
-	b.names[len(b.names)-1].rule = r
 }
 
 // encode returns the attribute that holds the rule's expressions.

@@ -59,15 +59,6 @@ func (hf hostFamily) recordDelivery() []rule {
 	}
 }
 
-// input returns rules that pass packets to port 53, after every filter, to the chains that count and record queries: for UDP each
-// packet, for TCP the SYN.
-func (hf hostFamily) input() []rule {
-	return []rule{
-		hf.rule().nfproto().dport(steer.UDP, 53).goTo(hf.name("heard_udp")),
-		hf.rule().nfproto().dport(steer.TCP, 53).goTo(hf.name("heard_tcp")),
-	}
-}
-
 func (hf hostFamily) evidenceChains() []chain {
 	f := hf.family
 	ours := hf.name("ours")

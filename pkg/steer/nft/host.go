@@ -66,15 +66,16 @@ func renderHost(h steer.Host) table {
 	for _, f := range families() {
 		hf := hostOf(h, f)
 		t.sets = append(t.sets, hf.sets()...)
-		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
-			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
-		}
 		if h.OwnLocals {
 			// write the local address as source into kube-dns's answers to processes of the node, too
 			in.rules = append(in.rules, hf.postrouting()...)
 		}
-		in.rules = append(in.rules, hf.input()...)
+		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
+			pre.rules = append(pre.rules, f.rule().nfproto().dport(p, 53).goTo("dns"+f.suffix))
+			host.rules = append(host.rules, f.rule().nfproto().dport(p, 53).goTo("host_"+p.String()+f.suffix))
+			// after every filter, to the chains that count and record queries: for UDP each packet, for TCP the SYN
+			in.rules = append(in.rules, f.rule().nfproto().dport(p, 53).goTo("heard_"+p.String()+f.suffix))
+		}
 		out.rules = append(out.rules, hf.output()...)
 		post.rules = append(post.rules, hf.postrouting()...)
 		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())} {
@@ -103,7 +104,7 @@ func renderHost(h steer.Host) table {
 
 func interfaces(name string, links []string) set {
 	s := set{name: name, key: []nftables.SetDatatype{nftables.TypeIFName}}
-	for _, l := range sorted(links) {
+	for _, l := range slices.Compact(slices.Sorted(slices.Values(links))) {
 		s.elements = append(s.elements, element{key: ifname(l), text: l})
 	}
 	return s
@@ -361,10 +362,4 @@ func keyElement(a netip.Addr) element { return element{key: a.AsSlice(), text: a
 
 func mapElement(k, v netip.Addr) element {
 	return element{key: k.AsSlice(), value: v.AsSlice(), text: k.String() + " : " + v.String()}
-}
-
-func sorted[T cmp.Ordered](s []T) []T {
-	s = slices.Clone(s)
-	slices.Sort(s)
-	return slices.Compact(s)
 }
