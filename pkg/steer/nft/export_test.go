@@ -4,7 +4,6 @@ import (
 	"github.com/mdlayher/netlink"
 
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // This file exports what the tests in package nft_test need.
@@ -29,28 +28,6 @@ func Rules(rs steer.Ruleset, each func(chain, text, digest string)) error {
 		}
 	}
 	return nil
-}
-
-// RuleMessages are the payloads of the messages that add a description's rules.
-func RuleMessages(rs steer.Ruleset) [][]byte {
-	var b batch
-	for _, c := range render(rs).chains {
-		for _, r := range c.rules {
-			b.addRule(c.name, r)
-		}
-	}
-	var out [][]byte
-	for _, m := range b.messages {
-		out = append(out, m.Data)
-	}
-	return out
-}
-
-// ReadRule reads the message that describes a rule.
-func ReadRule(data []byte) (chain, userData string, err error) {
-	var r loadedRule
-	err = nfnetlink.Each(netlink.Message{Data: data}, r.read)
-	return r.chain, r.userData, err
 }
 
 // Touches is changesTable for the messages of one read.
