@@ -1,8 +1,7 @@
-// Package hostsfile edits the text of a hosts file (hosts(5)): it adds neardns's lines at the end, and removes them. It does no
-// I/O.
+// Package hostsfile edits the text of a hosts file (hosts(5)): it adds neardns's lines, and removes them. It does no I/O.
 //
-// A line is neardns's if it has the marker. All other bytes stay as they are and in their order. If a line without the marker has a
-// name, neardns leaves that name out of its own lines, because the administrator's line takes precedence.
+// A line is neardns's if it has the marker. All other bytes stay as they are and in their order. If a line without the marker has a name,
+// neardns leaves that name out of its own lines, because the administrator's line takes precedence.
 package hostsfile
 
 import (
@@ -12,12 +11,8 @@ import (
 	"strings"
 )
 
-// Marker is the comment at the end of each of neardns's lines. It explains the line to people, and Remove finds the line by it.
+// Marker is in each of neardns's lines, as a comment at the end. It explains the line to people, and Remove finds the line by it.
 const Marker = "# by neardns-agent hosts"
-
-// broke is the marker of neardns's first line if the text before it had no final line break. Remove then also removes the line
-// break that Apply added, unless another program's line now follows.
-const broke = Marker + ", with the line break above"
 
 // MaxSize is the maximum size in bytes of a hosts file that the agent edits. A larger file is usually a list of blocked names, and
 // copying it at each change would cost too much.
@@ -32,17 +27,21 @@ type Entry struct {
 // Equal reports whether two entries have the same address and the same names in the same order.
 func (e Entry) Equal(o Entry) bool { return e.Addr == o.Addr && slices.Equal(e.Names, o.Names) }
 
-// Apply returns a copy of text whose neardns lines are replaced by one line for each entry, at the end of the text and in the order
-// of entries. A name that another line already has is left out; left lists these names, sorted and in lower case. A name that
-// resolvers could not read from the file is left out, too. An entry gets no line if its address is invalid or has a zone, or if none of
-// its names remains.
+// Apply returns a copy of text whose neardns lines are replaced by one line for each entry, in the order of entries: at the end of the
+// text, or at its beginning if the last line has no line break. A name that another line already has is left out; left lists these names,
+// sorted and in lower case. A name that resolvers could not read from the file is left out, too. An entry gets no line if its address is
+// invalid or has a zone, or if none of its names remains.
 func Apply(text []byte, entries []Entry) (out []byte, left []string) {
-	base := Remove(text)
+	base, _ := split(text)
 	lines, left := render(base, entries)
-	return append(base, block(lines, unfinished(base))...), left
+	ours := []byte(strings.Join(lines, ""))
+	if len(base) > 0 && base[len(base)-1] != '\n' {
+		return append(ours, base...), left
+	}
+	return append(base, ours...), left
 }
 
-// render returns the lines of the entries, without the marker, and the names that it left out because base already has them.
+// render returns the lines of the entries, and the names that it left out because base already has them.
 func render(base []byte, entries []Entry) (lines, left []string) {
 	foreign := foreignNames(base)
 	for _, e := range entries {
@@ -56,25 +55,11 @@ func render(base []byte, entries []Entry) (lines, left []string) {
 			}
 		}
 		if e.Addr.IsValid() && e.Addr.Zone() == "" && len(names) > 0 {
-			lines = append(lines, e.Addr.String()+"\t"+strings.Join(names, " ")+" ")
+			lines = append(lines, e.Addr.String()+"\t"+strings.Join(names, " ")+" "+Marker+"\n")
 		}
 	}
 	slices.Sort(left)
 	return lines, slices.Compact(left)
-}
-
-// block returns the text of all neardns lines. breaks means that the text before them has no final line break.
-func block(lines []string, breaks bool) []byte {
-	var out []byte
-	mark := Marker
-	if breaks && len(lines) > 0 {
-		out, mark = append(out, '\n'), broke
-	}
-	for _, line := range lines {
-		out = append(out, line+mark+"\n"...)
-		mark = Marker
-	}
-	return out
 }
 
 // Remove returns text without neardns's lines. If it has none, it is returned unchanged.
@@ -94,43 +79,18 @@ func Ours(text []byte) (entries []Entry) {
 	return entries
 }
 
-// split separates neardns's lines (ours) from all others (base). It removes the line break that Apply added before the first of its lines,
-// unless another program's line now follows.
+// split separates neardns's lines (ours) from all others (base).
 func split(text []byte) (base []byte, ours [][]byte) {
 	base = make([]byte, 0, len(text))
-	ending := -1 // length of base where a line with the marker broke follows; -1 if there is none
-	var added string
 	for line := range bytes.Lines(text) {
-		is, breaks := marked(line)
-		if !is {
+		if bytes.Contains(line, []byte(Marker)) {
+			ours = append(ours, line)
+		} else {
 			base = append(base, line...)
-			continue
 		}
-		ours = append(ours, line)
-		if breaks {
-			ending, added = len(base), "\n"
-			if bytes.HasSuffix(line, []byte("\r\n")) { // an editor has converted the file's line ends to CRLF
-				added = "\r\n"
-			}
-		}
-	}
-	if ending == len(base) {
-		base = bytes.TrimSuffix(base, []byte(added))
 	}
 	return base, ours
 }
-
-// marked reports whether a line is neardns's (is), and whether neardns added the line break before it (breaks). It ignores blanks
-// and a carriage return after the marker, which an editor may have added. A line that begins with the marker is neardns's too: an
-// earlier release wrote some files in place and left such lines.
-func marked(line []byte) (is, breaks bool) {
-	content := bytes.TrimRight(line, " \t\r\n")
-	breaks = bytes.HasSuffix(content, []byte(broke)) || bytes.HasPrefix(content, []byte(broke))
-	return breaks || bytes.HasSuffix(content, []byte(Marker)) || bytes.HasPrefix(content, []byte(Marker)), breaks
-}
-
-// unfinished reports whether a text has no line break at its end.
-func unfinished(text []byte) bool { return len(text) > 0 && text[len(text)-1] != '\n' }
 
 // foreignNames returns the names that resolvers find in the text, in lower case.
 func foreignNames(text []byte) map[string]bool {

@@ -172,7 +172,7 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 		if ours, readErr := hasMarker(c.path); readErr == nil && !ours { // without lines of neardns, the file's fault does not matter
 			return false, nil
 		}
-		return false, fmt.Errorf("remove lines that end in %q by hand, the file may have some: %w", hostsfile.Marker, err)
+		return false, fmt.Errorf("remove lines with %q by hand, the file may have some: %w", hostsfile.Marker, err)
 	case err != nil:
 		return false, err
 	}

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coredns/coredns/plugin/pkg/dnsutil"
+	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 )
 
@@ -113,7 +115,7 @@ func (r *resolver) queryOne(ctx context.Context, server int, name string, qtype 
 			out.addrs, out.err = readAnswer(question, answer)
 		}
 		if out.err == nil {
-			out.ttl = minTTL(answer)
+			out.ttl = dnsutil.MinimalTTL(answer, response.NoError) // CoreDNS's cache keeps the answer for this long
 			return out
 		}
 	}
@@ -186,26 +188,6 @@ func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 	}
 	addrs = sorted(addrs)
 	return addrs[:min(len(addrs), maxAddresses)], nil
-}
-
-// minTTL returns the shortest TTL in an answer: of its records, or for a denial of its SOA (RFC 2308, section 5). It is 0 if there is
-// none.
-func minTTL(answer *dns.Msg) time.Duration {
-	var ttls []uint32
-	for _, rr := range answer.Answer {
-		ttls = append(ttls, rr.Header().Ttl)
-	}
-	if len(ttls) == 0 {
-		for _, rr := range answer.Ns {
-			if soa, ok := rr.(*dns.SOA); ok {
-				ttls = append(ttls, min(soa.Hdr.Ttl, soa.Minttl))
-			}
-		}
-	}
-	if len(ttls) == 0 {
-		return 0
-	}
-	return time.Duration(slices.Min(ttls)) * time.Second
 }
 
 // sorted sorts addresses and removes duplicates, so that a server that rotates addresses does not change the file.
