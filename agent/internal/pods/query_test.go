@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
@@ -17,7 +18,12 @@ func TestQueryKubeDNS(t *testing.T) {
 	write(t, n.dir, fileOf(other, "b", "eth0", decisions(podfile.Pending, r4)))
 	want := func(sent, answered bool) {
 		t.Helper()
-		got, err := n.QueryKubeDNS(t.Context(), r4.ClusterDNS, "kubernetes.default.svc.cluster.local")
+		ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
+		if !answered {
+			ctx, cancel = context.WithTimeout(t.Context(), testutil.Silence)
+		}
+		defer cancel()
+		got, err := n.QueryKubeDNS(ctx, r4.ClusterDNS, "kubernetes.default.svc.cluster.local")
 		if got != sent || (err == nil) != answered {
 			t.Errorf("sent %v, %v; want sent %v, answered %v", got, err, sent, answered)
 		}

@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,14 +24,13 @@ const maxAnswer = 4096
 
 // datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost.
 type datagrams struct {
-	mu      sync.Mutex // one query at a time
-	f       *os.File
-	retired atomic.Bool // set by retire: the query in flight, if there is one, closes the socket at its end
-	buffer  [maxAnswer]byte
+	mu     sync.Mutex // one query at a time
+	f      *os.File
+	buffer [maxAnswer]byte
 }
 
-func openDatagrams(r *netns, source, target netip.Addr) (*datagrams, error) {
-	f, err := open(r, unix.SOCK_DGRAM, source)
+func openDatagrams(from *sockets, source, target netip.Addr) (*datagrams, error) {
+	f, err := open(from, unix.SOCK_DGRAM, source)
 	if err != nil {
 		return nil, err
 	}
@@ -44,29 +43,24 @@ func openDatagrams(r *netns, source, target netip.Addr) (*datagrams, error) {
 
 func (d *datagrams) close() { d.f.Close() }
 
-// retire closes the socket as soon as no query is in flight.
+// retire closes the socket as soon as no query is in flight, and does not wait for that.
 func (d *datagrams) retire() {
-	d.retired.Store(true)
-	if d.mu.TryLock() { // otherwise exchange closes the socket after its query
+	go func() {
+		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.f.Close()
-	}
+		d.close()
+	}()
 }
 
-// exchange sends the query wire and returns the first received packet for which mine is true. It returns an error when ctx ends.
-func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte) bool) ([]byte, error) {
+// exchange sends the query and returns the first received packet that answers it. It returns an error when ctx ends.
+func (d *datagrams) exchange(ctx context.Context, q question) ([]byte, error) {
 	d.mu.Lock()
-	defer func() {
-		d.mu.Unlock()
-		if d.retired.Load() {
-			d.f.Close()
-		}
-	}()
+	defer d.mu.Unlock()
 	defer bindToContext(ctx, d.f)()
-	_, err := d.f.Write(wire)
+	_, err := d.f.Write(q.wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		// The kernel may report here the ICMP error that an earlier query got. Send again, so that this query does not fail because of it.
-		_, err = d.f.Write(wire)
+		_, err = d.f.Write(q.wire)
 	}
 	for err == nil {
 		var n int
@@ -74,7 +68,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 		if errors.Is(err, io.EOF) { // os.File.Read returns io.EOF for an empty datagram
 			err = nil
 		}
-		if err == nil && mine(d.buffer[:n]) {
+		if err == nil && q.matches(d.buffer[:n]) {
 			return append([]byte(nil), d.buffer[:n]...), nil
 		}
 	}
@@ -83,18 +77,18 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 
 // queryRepeatedly sends the query over a new UDP socket, and repeats it each second until it is answered, another error occurs or ctx ends:
 // a lost packet does not mean that the path fails.
-func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q question) ([]byte, error) {
+func queryRepeatedly(ctx context.Context, from *sockets, source, target netip.Addr, q question) ([]byte, error) {
 	const again = time.Second
-	d, err := openDatagrams(r, source, target)
+	d, err := openDatagrams(from, source, target)
 	if err != nil {
 		return nil, err
 	}
 	defer d.close()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, again)
-		packet, err := d.exchange(attempt, q.wire, q.matches)
+		packet, err := d.exchange(attempt, q)
 		cancel()
-		if err == nil || ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+		if err == nil || ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return packet, err
 		}
 	}
@@ -103,18 +97,15 @@ func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q
 // openAndQuery sends the query over a new TCP connection, so that an answer also shows that the server accepts connections. The connection
 // ends with a reset, even if the process is killed. So there is no TIME_WAIT on either side, and no half-closed socket keeps the netns
 // alive.
-func openAndQuery(ctx context.Context, r *netns, source, target netip.Addr, wire []byte) ([]byte, error) {
-	f, err := open(r, unix.SOCK_STREAM, source)
+func openAndQuery(ctx context.Context, from *sockets, source, target netip.Addr, wire []byte) ([]byte, error) {
+	f, err := open(from, unix.SOCK_STREAM, source)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	defer bindToContext(ctx, f)()
 	packet, err := queryStream(f, target, wire)
-	if err != nil {
-		return nil, contextErrorOf(ctx, err)
-	}
-	return packet, nil
+	return packet, contextErrorOf(ctx, err)
 }
 
 func queryStream(f *os.File, target netip.Addr, wire []byte) ([]byte, error) {
@@ -141,8 +132,8 @@ func explainEOF(err error) error {
 }
 
 // open makes a non-blocking socket in the prober's netns, bound to source.
-func open(r *netns, kind int, source netip.Addr) (*os.File, error) {
-	fd, err := r.socket(socketKind{family: familyOf(source), kind: kind})
+func open(from *sockets, kind int, source netip.Addr) (*os.File, error) {
+	fd, err := from.get(socketKind{family: familyOf(source), kind: kind})
 	if err != nil {
 		return nil, err
 	}
@@ -178,47 +169,24 @@ func prepare(fd, kind int, source netip.Addr) error {
 	return nil
 }
 
-// connect connects f to target, and waits for the handshake until f's deadline. Over a veth the handshake is mostly complete when
-// connect(2) returns, so the first check comes before any waiting.
+// connect connects f to target, and waits for the handshake until f's deadline. A further connect(2) returns how the first one ended, or
+// EALREADY. Over a veth the handshake is mostly complete when the first one returns, so the second one comes before any waiting.
 func connect(f *os.File, target netip.Addr) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
-	begun := false
 	var result error
 	err = raw.Write(func(fd uintptr) (done bool) {
-		if !begun {
-			begun = true
-			if result = unix.Connect(int(fd), sockaddr(target, port)); !errors.Is(result, unix.EINPROGRESS) {
-				return true
-			}
+		if result = unix.Connect(int(fd), sockaddr(target, port)); errors.Is(result, unix.EINPROGRESS) {
+			result = unix.Connect(int(fd), sockaddr(target, port))
 		}
-		done, result = connected(int(fd))
-		return done
+		return !errors.Is(result, unix.EALREADY)
 	})
-	if err == nil {
-		err = result
-	}
-	if err != nil {
+	if err = cmp.Or(err, result); err != nil {
 		return fmt.Errorf("connect to %s: %w", target, err)
 	}
 	return nil
-}
-
-// connected reports whether a pending connect has ended, and returns its error if it failed.
-func connected(fd int) (done bool, err error) {
-	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	switch {
-	case err != nil:
-		return true, err
-	case code != 0:
-		return true, unix.Errno(code)
-	}
-	if _, err := unix.Getpeername(fd); errors.Is(err, unix.ENOTCONN) {
-		return false, nil
-	}
-	return true, nil
 }
 
 func sockaddr(a netip.Addr, port int) unix.Sockaddr {
@@ -231,9 +199,6 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 // bindToContext makes f's reads and writes fail once ctx ends. The caller must call the returned function, which undoes that. f has no
 // deadline before ctx ends, which saves a timer for each probe.
 func bindToContext(ctx context.Context, f *os.File) func() {
-	if ctx.Done() == nil {
-		return func() {}
-	}
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = f.SetDeadline(time.Unix(1, 0))
@@ -249,9 +214,9 @@ func bindToContext(ctx context.Context, f *os.File) func() {
 	}
 }
 
-// contextErrorOf returns ctx's error if ctx was canceled, because err is then only the deadline error that this caused.
+// contextErrorOf returns ctx's error instead of err if ctx was canceled, because err is then only the deadline error that this caused.
 func contextErrorOf(ctx context.Context, err error) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}
 	return err

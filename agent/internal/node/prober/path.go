@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -55,10 +56,10 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// removeStale removes a dead predecessor's veth, so that its name is free. It keeps a veth for which leadsToUs is true, and then returns
-// there = true. Any other veth of that name belongs to a dead process, because this process has the prober's lock. A link of another kind
+// removeStale removes a dead predecessor's veth, so that its name is free. It keeps the veth whose peer is this prober's link called name in
+// nl's netns, and then returns there = true. Any other veth of that name belongs to a dead process, because this process has the prober's lock. A link of another kind
 // belongs to another program: it stays, and removeStale returns an error.
-func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err error) {
+func (h host) removeStale(nl hostnet.Handle, name string) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
 	case hostnet.IsNoLink(err):
@@ -67,7 +68,7 @@ func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err er
 		return false, fmt.Errorf("look up interface %s: %w", steer.ProberInterface, err)
 	case l.Type() != "veth":
 		return false, fmt.Errorf("interface %s is a %s of another program: remove or rename it", steer.ProberInterface, l.Type())
-	case leadsToUs(l):
+	case arePeers(l, nl, name):
 		return true, nil
 	}
 	if err := h.LinkDel(l); err != nil && !hostnet.IsNoLink(err) {
@@ -78,17 +79,17 @@ func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err er
 
 // ensureLink creates the veth if it is missing, and reports whether it did.
 func (h host) ensureLink(own inside) (made bool, err error) {
-	if there, err := h.removeStale(own.isPeer); there || err != nil {
+	if there, err := h.removeStale(own.nl, ownInterface); there || err != nil {
 		return false, err
 	}
-	err = h.AddVeth(steer.ProberInterface, hostMAC(), ownInterface, ownMAC(), own.netns.fd())
+	err = h.AddVeth(steer.ProberInterface, hostMAC(), ownInterface, ownMAC(), int(own.ns.Fd()))
 	return err == nil, err
 }
 
 // ensureSources creates or repairs a veth pair with both ends in the host's netns and the prober's addresses on it, for a prober that may
 // not create a netns. made reports whether it created the pair.
 func (h host) ensureSources(families []family) (made bool, err error) {
-	there, err := h.removeStale(func(l netlink.Link) bool { return arePeers(l, h.Handle, steer.SourcesInterface, ownMAC()) })
+	there, err := h.removeStale(h.Handle, steer.SourcesInterface)
 	if err == nil && !there {
 		err = h.AddVeth(steer.ProberInterface, hostMAC(), steer.SourcesInterface, ownMAC(), 0)
 		made = err == nil
@@ -129,41 +130,40 @@ func (h host) ensure(families []family) error {
 
 // inside manages what the prober has in its own netns: one end of the veth, and the prober's pod table.
 type inside struct {
-	netns *netns
+	ns    *os.File
 	nl    hostnet.Handle
 	table rules.Rules
 }
 
-func openInside(r *netns, kind rules.Kind) (inside, error) {
-	nl, err := hostnet.OpenHandle(r.fd())
-	if err != nil {
-		return inside{}, err
+// openInside makes the prober's netns. If it returns an error, close what it returns.
+func openInside(kind rules.Kind) (i inside, err error) {
+	if i.ns, err = newNetNS(); err != nil {
+		return i, err
 	}
-	table, err := kind.Open(r.fd())
-	if err != nil {
-		nl.Close()
-		return inside{}, err
+	if i.nl, err = hostnet.OpenHandle(int(i.ns.Fd())); err != nil {
+		return i, err
 	}
-	return inside{netns: r, nl: nl, table: table}, nil
+	i.table, err = kind.Open(int(i.ns.Fd()))
+	return i, err
 }
 
-func (i inside) close() error {
-	if i.table == nil {
+func (i inside) close() (err error) {
+	if i.ns == nil {
 		return nil
 	}
+	if i.table != nil {
+		err = i.table.Close()
+	}
 	i.nl.Close()
-	return i.table.Close()
+	return errors.Join(err, i.ns.Close())
 }
 
-// isPeer reports whether l, a veth in the host's netns, is the peer of the prober's end.
-func (i inside) isPeer(l netlink.Link) bool { return arePeers(l, i.nl, ownInterface, ownMAC()) }
-
 // arePeers reports whether the veth l is the peer of the link called name. Interface indexes are not unique across namespaces, so each
-// end must have the other's index as its peer, and the link called name must have the hardware address mac, which the prober sets.
-func arePeers(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
+// end must have the other's index as its peer, and the link called name must have the hardware address that the prober sets.
+func arePeers(l netlink.Link, nl hostnet.Handle, name string) bool {
 	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
-		bytes.Equal(own.Attrs().HardwareAddr, mac)
+		bytes.Equal(own.Attrs().HardwareAddr, ownMAC())
 }
 
 // ensure sets up the prober's end of the veth: its properties, its addresses, and a default route with the neighbour entry of its gateway.
@@ -220,12 +220,6 @@ func (e end) addresses(families []family) error {
 
 // awaitSettled waits, for 1.5 s at most, until the kernel has set up both ends, which usually takes a millisecond. Before that, the ends
 // have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.
-func (i inside) awaitSettled(h host, families []family) error {
-	return awaitSettled(func() error {
-		return errors.Join(checkUp(i.nl, ownInterface), checkUp(h.Handle, steer.ProberInterface), checkLocal(i.nl, families))
-	})
-}
-
 func awaitSettled(look func() error) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
 	for deadline := time.Now().Add(atMost); ; <-time.After(pause) {
@@ -286,17 +280,9 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 	return nil
 }
 
+// neighbour sets a permanent neighbour entry. If the entry is there already, the kernel changes and reports nothing.
 func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
-	have, err := e.nl.NeighList(e.Link.Attrs().Index, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interrupted list may lack the entry; setting it again is harmless
-		return fmt.Errorf("list neighbours: %w", err)
-	}
-	for _, h := range have {
-		if h.IP.Equal(a.AsSlice()) && h.State == unix.NUD_PERMANENT && bytes.Equal(h.HardwareAddr, mac) {
-			return nil
-		}
-	}
-	err = e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT,
+	err := e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT,
 		IP: a.AsSlice(), HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("set neighbour %s: %w", a, err)

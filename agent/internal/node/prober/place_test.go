@@ -25,7 +25,7 @@ func child() {
 		if p, err = New(Config{Redirects: redirects, Log: slog.New(slog.DiscardHandler)}); err == nil {
 			fmt.Println("ready")
 			// A connection in the making must not keep the netns alive either.
-			_, _ = open(p.netns, unix.SOCK_STREAM, steer.ProbeSource4)
+			_, _ = open(&p.sockets, unix.SOCK_STREAM, steer.ProbeSource4)
 			select {}
 		}
 	}

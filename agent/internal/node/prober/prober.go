@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/lifecycle/instancelock"
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -50,9 +51,9 @@ type Prober struct {
 	rules    rules.Kind
 	host     host
 	lock     *os.File // holds the prober's lock of the host's netns; nil: not held
-	netns    *netns
-	inside   inside // unused if hostOnly
-	hostOnly bool   // the prober has no netns of its own and queries from the host's
+	inside   inside   // unused if hostOnly
+	hostOnly bool     // the prober has no netns of its own and queries from the host's
+	sockets  sockets
 
 	// repair serialises Repair, Reconfigure and Close, and guards the field below. It is held while the kernel is changed.
 	repair   sync.Mutex
@@ -62,8 +63,7 @@ type Prober struct {
 	mu        sync.Mutex
 	redirects []steer.Redirect
 	locals    []netip.Addr
-	sockets   map[netip.Addr]*datagrams // UDP sockets from the probe source, by target
-	closed    bool
+	probing   map[netip.Addr]*datagrams // UDP sockets from the probe source, by target
 }
 
 // New takes the prober's lock and creates its network. It returns an error that wraps ErrHeld if another process has the lock.
@@ -80,7 +80,7 @@ func New(cfg Config) (*Prober, error) {
 
 func openProber(cfg Config, bare bool) (*Prober, error) {
 	p := &Prober{log: cfg.Log, rules: cfg.Rules, hostOnly: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
-		sockets: map[netip.Addr]*datagrams{}}
+		probing: map[netip.Addr]*datagrams{}, sockets: sockets{spare: map[socketKind][]int{}}}
 	if err := p.prepare(cfg.HostNetNS); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
@@ -94,17 +94,12 @@ func (p *Prober) prepare(hostNetNS int) (err error) {
 	if p.lock, err = takeLock(p.host); err != nil {
 		return err
 	}
-	enter := newNetNS
-	if p.hostOnly {
-		enter = func() error { return joinNetNS(hostNetNS) }
-	}
-	if p.netns, err = startNetNS(enter); err != nil {
-		return err
-	}
+	p.sockets.do = p.host.Do
 	if !p.hostOnly {
-		if p.inside, err = openInside(p.netns, p.rules); err != nil {
+		if p.inside, err = openInside(p.rules); err != nil {
 			return err
 		}
+		p.sockets.do = p.inside.nl.Do
 	}
 	return p.ensure()
 }
@@ -139,8 +134,8 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 // endSockets removes the UDP sockets of all targets and calls end for each. The next probe of a target opens a new one.
 func (p *Prober) endSockets(end func(*datagrams)) {
 	p.mu.Lock()
-	gone := p.sockets
-	p.sockets = map[netip.Addr]*datagrams{}
+	gone := p.probing
+	p.probing = map[netip.Addr]*datagrams{}
 	p.mu.Unlock()
 	for _, s := range gone {
 		end(s)
@@ -151,9 +146,7 @@ func (p *Prober) endSockets(end func(*datagrams)) {
 func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
+	p.sockets.close() // first, so that no probe opens a socket of a target again
 	p.endSockets((*datagrams).close)
 	var errs []error
 	if p.lock != nil {
@@ -161,14 +154,11 @@ func (p *Prober) Close() error {
 		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
 	errs = append(errs, p.inside.close())
-	if p.netns != nil {
-		p.netns.close()
-	}
 	if p.lock != nil {
 		errs = append(errs, p.lock.Close()) // last, because a successor may take the lock at once and set up its own prober
 	}
 	p.host.Close()
-	p.lock, p.netns, p.inside, p.host = nil, nil, inside{}, host{}
+	p.lock, p.inside, p.host = nil, inside{}, host{}
 	return errors.Join(errs...)
 }
 
@@ -202,12 +192,12 @@ func takeLock(h host) (lock *os.File, err error) {
 // ensure creates or repairs the veth, its addresses and routes, and the prober's pod table. The caller holds p.repair, or has not published
 // p yet.
 func (p *Prober) ensure() error {
-	p.mu.Lock()
-	redirects, locals, closed := p.redirects, p.locals, p.closed
-	p.mu.Unlock()
-	if closed {
+	if p.lock == nil {
 		return errClosed
 	}
+	p.mu.Lock()
+	redirects, locals := p.redirects, p.locals
+	p.mu.Unlock()
 	want := familiesOf(redirects, locals)
 	if p.hostOnly {
 		return p.ensureHostOnly(redirects, want)
@@ -223,7 +213,10 @@ func (p *Prober) ensure() error {
 	if err := p.host.ensure(want); err != nil {
 		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
 	}
-	if err := p.inside.awaitSettled(p.host, want); err != nil {
+	err = awaitSettled(func() error {
+		return errors.Join(checkUp(p.inside.nl, ownInterface), checkUp(p.host.Handle, steer.ProberInterface), checkLocal(p.inside.nl, want))
+	})
+	if err != nil {
 		return err
 	}
 	drift, err := p.inside.table.Repair(steer.Pod{Redirects: redirects, Always: true})
@@ -258,31 +251,20 @@ func (p *Prober) noteMade(made bool) {
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
-	switch protocol {
-	case steer.UDP:
-		s, err := p.datagramsTo(target)
-		if err != nil {
-			return resultOfContext(ctx, err)
-		}
-		return q.judge(s.exchange(ctx, q.wire, q.matches))
-	case steer.TCP:
-		ns, err := p.openNetNS()
-		if err != nil {
-			return resultOfContext(ctx, err)
-		}
-		return q.judge(openAndQuery(ctx, ns, source, target, q.wire))
+	if protocol == steer.TCP {
+		return q.judge(openAndQuery(ctx, &p.sockets, source, target, q.wire))
 	}
-	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
+	s, err := p.datagramsTo(source, target)
+	if err != nil {
+		return q.judge(nil, err)
+	}
+	return q.judge(s.exchange(ctx, q))
 }
 
 // CheckFallback queries clusterDNS, a cluster DNS address or a local address, for name's address over UDP and TCP, from the fallback
 // check's source address, whose packets the switch always sends to kube-dns. It returns nil if both are answered with NOERROR or NXDOMAIN.
 // Call it only while the host's rules are in place, because without them the agent itself could answer.
 func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
-	ns, err := p.openNetNS()
-	if err != nil {
-		return err
-	}
 	q, err := addressQuestion(name, clusterDNS)
 	if err != nil {
 		return fmt.Errorf("check the fallback to %s: %w", clusterDNS, err)
@@ -290,39 +272,42 @@ func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name 
 	source := steer.FallbackCheckSource(clusterDNS.Is4())
 	// Use a new source port each time: packets from an earlier port would follow its conntrack entry, perhaps to a kube-dns pod that is
 	// gone.
-	if err := q.checkAnswer(queryRepeatedly(ctx, ns, source, clusterDNS, q)); err != nil {
-		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(ctx, err))
+	if err := q.checkAnswer(queryRepeatedly(ctx, &p.sockets, source, clusterDNS, q)); err != nil {
+		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(err))
 	}
-	if err := q.checkAnswer(openAndQuery(ctx, ns, source, clusterDNS, q.wire)); err != nil {
-		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explainFallback(ctx, err))
+	if err := q.checkAnswer(openAndQuery(ctx, &p.sockets, source, clusterDNS, q.wire)); err != nil {
+		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explainFallback(err))
 	}
 	return nil
 }
 
-func (p *Prober) openNetNS() (*netns, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, errClosed
+// LookUp queries server over UDP for name's address from a pod's netns, and so from its address and by its routes. It repeats the query
+// until it is answered or ctx ends. It returns nil for an answer with NOERROR or NXDOMAIN.
+func LookUp(ctx context.Context, ns *os.File, server netip.Addr, name string) error {
+	q, err := addressQuestion(name, server)
+	if err != nil {
+		return err
 	}
-	return p.netns, nil
+	source := netip.IPv6Unspecified()
+	if server.Is4() {
+		source = netip.IPv4Unspecified()
+	}
+	inPod := &sockets{spare: map[socketKind][]int{}, do: func(f func() error) error { return hostnet.InNetNS(int(ns.Fd()), f) }}
+	return q.checkAnswer(queryRepeatedly(ctx, inPod, source, server, q))
 }
 
-// datagramsTo returns the UDP socket for target, and opens it at its first use.
-func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
+// datagramsTo returns the UDP socket from source, the probe source, to target, and opens it at its first use.
+func (p *Prober) datagramsTo(source, target netip.Addr) (*datagrams, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, errClosed
-	}
-	if s := p.sockets[target]; s != nil {
+	if s := p.probing[target]; s != nil {
 		return s, nil
 	}
-	s, err := openDatagrams(p.netns, steer.ProbeSource(target.Is4()), target)
+	s, err := openDatagrams(&p.sockets, source, target)
 	if err != nil {
 		return nil, err
 	}
-	p.sockets[target] = s
+	p.probing[target] = s
 	return s, nil
 }
 

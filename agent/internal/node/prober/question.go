@@ -41,7 +41,7 @@ type Result struct {
 	Instance string        // instance of the agent that answered, as its TXT record has it; set if and only if the probe succeeded
 	Failure  Failure       // None if the probe succeeded
 	Err      error         // why the probe failed, for logs and status
-	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open its UDP socket
+	Took     time.Duration // from making the query until the answer or the failure
 }
 
 // question is one query in wire format, with the fields by which its answer is recognized.
@@ -77,7 +77,9 @@ func (t Trial) Wire() []byte { return t.q.wire }
 // Answered reports whether packet is the answer to this query.
 func (t Trial) Answered(packet []byte) bool { return t.q.matches(packet) }
 
-// addressQuestion makes a query for name's address in the IP family of server, as a pod would send it.
+// addressQuestion makes a query for name's address in the IP family of server, as a pod would send it, but with the CD bit (RFC 4035,
+// section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer comes from the
+// server that pods' packets reach.
 func addressQuestion(name string, server netip.Addr) (question, error) {
 	kind := dns.TypeA
 	if server.Is6() {
@@ -87,8 +89,8 @@ func addressQuestion(name string, server netip.Addr) (question, error) {
 }
 
 func newQuery(name string, kind uint16, recurse bool) (question, error) {
-	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: uint16(rand.Uint32()), RecursionDesired: recurse}} //nolint:gosec // any 16 bits
-	m.Question = []dns.Question{{Name: name, Qtype: kind, Qclass: dns.ClassINET}}
+	m := new(dns.Msg).SetQuestion(name, kind)
+	m.RecursionDesired, m.CheckingDisabled = recurse, recurse
 	wire, err := m.Pack()
 	if err != nil {
 		return question{}, fmt.Errorf("encode the query for %q: %w", name, err)
@@ -105,26 +107,24 @@ func (q question) matches(packet []byte) bool {
 
 // judge turns the answer to a probe, or the error instead of one, into a Result.
 func (q question) judge(packet []byte, err error) Result {
-	took := time.Since(q.start)
+	r := Result{Took: time.Since(q.start)}
 	if err != nil {
-		r := resultOf(err)
-		r.Took = took
+		r.Failure, r.Err = explainProbe(err)
 		return r
 	}
-	var m dns.Msg
-	if err := m.Unpack(packet); err != nil {
-		return Result{Failure: WrongAnswer, Err: fmt.Errorf("the answer is not DNS: %w", err), Took: took}
-	}
-	if !q.matches(packet) {
-		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another query"), Took: took}
+	m, err := q.parse(packet)
+	if err != nil {
+		r.Failure, r.Err = WrongAnswer, err
+		return r
 	}
 	for _, rr := range m.Answer {
 		if txt, ok := rr.(*dns.TXT); ok && strings.EqualFold(txt.Hdr.Name, q.name) && strings.Join(txt.Txt, "") != "" {
-			return Result{Instance: strings.Join(txt.Txt, ""), Took: took}
+			r.Instance = strings.Join(txt.Txt, "")
+			return r
 		}
 	}
-	err = fmt.Errorf("answered %s by another server than the agent; the query took the fallback", rcodeText(&m))
-	return Result{Failure: WrongAnswer, Err: err, Took: took}
+	r.Failure, r.Err = WrongAnswer, fmt.Errorf("answered %s by another server than the agent; the query took the fallback", rcodeText(m))
+	return r
 }
 
 // checkAnswer returns nil if packet is an answer to the query with NOERROR or NXDOMAIN, which only a working resolver gives.
@@ -132,17 +132,23 @@ func (q question) checkAnswer(packet []byte, err error) error {
 	if err != nil {
 		return err
 	}
-	var m dns.Msg
+	m, err := q.parse(packet)
+	if err == nil && m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		err = fmt.Errorf("kube-dns answered %s to %s", rcodeText(m), q.name)
+	}
+	return err
+}
+
+// parse returns the message in packet, or an error if packet does not answer this query.
+func (q question) parse(packet []byte) (*dns.Msg, error) {
+	m := new(dns.Msg)
 	if err := m.Unpack(packet); err != nil {
-		return fmt.Errorf("the answer is not DNS: %w", err)
+		return nil, fmt.Errorf("the answer is not DNS: %w", err)
 	}
 	if !q.matches(packet) {
-		return errors.New("the answer belongs to another query")
+		return nil, errors.New("the answer belongs to another query")
 	}
-	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return fmt.Errorf("kube-dns answered %s to %s", rcodeText(&m), q.name)
-	}
-	return nil
+	return m, nil
 }
 
 func rcodeText(m *dns.Msg) string {
@@ -152,38 +158,27 @@ func rcodeText(m *dns.Msg) string {
 	return fmt.Sprintf("rcode %d", m.Rcode)
 }
 
-func resultOfContext(ctx context.Context, err error) Result {
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	return resultOf(err)
-}
-
-// resultOf returns the Result for an error. It gives the usual failures constant texts, so that the caller logs each reason once.
-func resultOf(err error) Result {
+// explainProbe returns the kind of a probe's error, and its text. The usual failures have constant texts, so that the caller logs each
+// reason once.
+func explainProbe(err error) (Failure, error) {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return Result{Failure: Canceled, Err: err}
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		err = errors.New("no answer: the agent hangs, or a firewall on this node (INPUT chain) drops pods' packets to it")
-		return Result{Failure: Timeout, Err: err}
+		return Canceled, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return Timeout, errors.New("no answer: the agent hangs, or a firewall on this node (INPUT chain) drops pods' packets to it")
 	case errors.Is(err, unix.ECONNREFUSED):
-		err = errors.New("refused: no process listens there, or a firewall on this node (INPUT chain) rejects pods' packets to it")
-		return Result{Failure: Refused, Err: err}
+		return Refused, errors.New("refused: no process listens there, or a firewall on this node (INPUT chain) rejects pods' packets to it")
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
 		// If a firewall rejects packets with ICMP "administratively prohibited", the socket returns EHOSTUNREACH in IPv4, EACCES in IPv6.
-		err = fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)
-		return Result{Failure: Network, Err: err}
+		return Network, fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)
 	}
-	return Result{Failure: Network, Err: err}
+	return Network, err
 }
 
-// explainFallback gives the usual errors of CheckFallback constant texts with their likely cause, as resultOf does for probes.
-func explainFallback(ctx context.Context, err error) error {
+// explainFallback gives the usual errors of CheckFallback constant texts with their likely cause.
+func explainFallback(err error) error {
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
-		return ctx.Err()
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errors.New("no answer: check that kube-proxy (or its replacement) runs on this node, and that kube-dns is up")
 	case errors.Is(err, unix.ECONNREFUSED):
 		return errors.New("refused: the kube-dns Service has no endpoint, or kube-dns does not listen")

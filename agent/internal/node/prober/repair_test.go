@@ -14,8 +14,10 @@ import (
 func (p *Prober) output(t testing.TB, args ...string) string {
 	t.Helper()
 	var out []byte
-	var err error
-	p.netns.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
+	err := p.sockets.do(func() (err error) {
+		out, err = exec.Command(args[0], args[1:]...).CombinedOutput() //nolint:gosec // a test's own
+		return err
+	})
 	testutil.Check(t, err, strings.Join(args, " "), string(out))
 	return string(out)
 }
