@@ -3,6 +3,8 @@ package node
 import (
 	"cmp"
 	"time"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 // maxLoopAge limits how long the loop may go without progress: by default it runs a round at least every 30 s, and may wait for locks of
@@ -40,11 +42,21 @@ func (n *Node) noteProgress(at *time.Time) {
 	*at = time.Now()
 }
 
-// noteProbe records that a probe of target t begins, for Alive.
-func (n *Node) noteProbe(t target) {
+// noteProbe records that a probe of target t begins, for Alive, and returns the channel that requests the next one.
+func (n *Node) noteProbe(t target) (requested tick.Chan) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if l := n.targets[t]; l != nil {
-		l.probed = time.Now()
+		l.probed, requested = time.Now(), l.now
+	}
+	return requested
+}
+
+// probeNow makes the probe loop of each target send a probe at once.
+func (n *Node) probeNow() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.targets {
+		l.now.Send()
 	}
 }

@@ -28,6 +28,7 @@ type targetLease struct {
 	reason  string    // why the lease is not held; "" while it is
 	logged  []string  // the reasons that were logged since the lease was last held
 	history lease.Target
+	now     tick.Chan // makes the probe loop send a probe at once
 }
 
 // startProbes starts a probe loop for each target of the plan that has none. It does nothing while the server does not run.
@@ -40,7 +41,7 @@ func (n *Node) startProbes(s plan.Plan, probes *group) {
 	var fresh []target
 	for _, t := range want {
 		if n.targets[t] == nil {
-			n.targets[t] = &targetLease{since: time.Now(), reason: "not probed yet"}
+			n.targets[t] = &targetLease{since: time.Now(), reason: "not probed yet", now: tick.New()}
 			fresh = append(fresh, t)
 		}
 	}
@@ -103,9 +104,8 @@ func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 // after the process was stopped (SIGSTOP) it can act on at most one old answer.
 func (n *Node) probeTarget(ctx context.Context, t target) {
 	for {
-		n.noteProbe(t)
+		requested := n.noteProbe(t)
 		begun := time.Now()
-		requested := n.probeNow.next() // called before the probe is sent, so that a request during the probe is not lost
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.ProbeTimeout())
 		result := n.Prober.Probe(probeCtx, t.Queried, t.Protocol)
@@ -127,31 +127,6 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 		if ctx.Err() != nil {
 			return
 		}
-	}
-}
-
-// broadcast wakes all waiting goroutines at each call of send. The zero value is ready for use, from any goroutine.
-type broadcast struct {
-	mu sync.Mutex
-	c  chan struct{}
-}
-
-// next returns a channel that the first call of send after this one closes.
-func (b *broadcast) next() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.c == nil {
-		b.c = make(chan struct{})
-	}
-	return b.c
-}
-
-func (b *broadcast) send() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.c != nil {
-		close(b.c)
-		b.c = nil
 	}
 }
 

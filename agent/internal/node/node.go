@@ -167,7 +167,6 @@ type Node struct {
 	instance  string
 	started   time.Time
 	kick      tick.Chan    // requests a round of the loop
-	probeNow  broadcast    // makes the probe loop of each target send a probe at once
 	exempt    []netip.Addr // addresses of pods that opted out of interception, as of the last round
 	conflicts map[string]*backoff.Conflict
 	partial   bool      // the server runs on a predecessor's sockets and lacks addresses of the plan; in Run, only the loop uses this
@@ -276,6 +275,8 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-l.slow.C:
 			l.full = true
 		case <-l.retry.C:
+		case <-n.pending.again:
+			n.pending.due = true
 		}
 		l.round(ctx)
 		tick.Pause(ctx, minGap)
@@ -308,11 +309,11 @@ type loop struct {
 	ok             bool          // the last round succeeded
 }
 
-// round runs one round of the loop. It sets the retry timer if the round failed, or if a pending plan is to be tried later.
+// round runs one round of the loop. It sets the retry timer if the round failed.
 func (l *loop) round(ctx context.Context) {
 	n := l.node
-	if next, due := n.dueNow(); due {
-		n.reload(ctx, next, l.probes)
+	if n.planDue() {
+		n.reload(ctx, l.probes)
 	}
 	before := l.ok
 	l.ok = n.reconcile(ctx, l.full, l.probes)
@@ -325,11 +326,9 @@ func (l *loop) round(ctx context.Context) {
 	n.endReload()
 	l.backoff = retryFirst
 	l.retry.Stop()
-	if !before {
-		n.pending.hasten(time.Now()) // what made the pending plan fail may be over
-	}
-	if wait, ok := n.pending.wait(time.Now()); ok {
-		l.retry.Reset(wait)
+	if !before && n.pending.again != nil { // what made the pending plan fail may be over
+		n.pending.due = true
+		n.kick.Send()
 	}
 }
 

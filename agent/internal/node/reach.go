@@ -30,33 +30,30 @@ const (
 	roundStalled = 500 * time.Millisecond
 )
 
-// mayHaveLease reports whether a target may have its lease as far as the upstreams are concerned, and if not, why. The caller holds mu.
-func (n *Node) mayHaveLease(t target) (bool, string) {
-	if n.Upstreams == nil {
-		return true, ""
-	}
-	// Without a fallback, withholding the lease helps no pod. So it is withheld only until the first result of the agent's queries.
-	if n.paths[n.now.ClusterDNSOf(t.Address)].Allows() || !n.now.Steers && (n.everAnswered || n.queryFault != "") {
-		return true, ""
-	}
+// withheld returns why a target must not have its lease as far as the upstreams are concerned; "" if it may have one. The caller holds mu.
+func (n *Node) withheld(t target) string {
+	fault := n.cannotQuery()
 	switch {
-	case !n.everAnswered && n.queryFault == "":
-		return false, "none of the agent's own queries was answered yet"
-	case n.queryFault == "":
-		return false, "upstreams do not answer the agent's queries steadily yet; kube-dns answers until they do"
+	// Without a fallback, withholding the lease helps no pod. So it is withheld only until the first result of the agent's queries.
+	case n.Upstreams == nil, n.paths[n.now.ClusterDNSOf(t.Address)].Allows(), !n.now.Steers && fault != noneYet:
+		return ""
+	case fault == noneYet:
+		return noneYet
+	case fault == "":
+		return "upstreams do not answer the agent's queries steadily yet; kube-dns answers until they do"
 	}
-	return false, "the agent cannot query for the names that pods need"
+	return "the agent cannot query for the names that pods need"
 }
 
-// canQuery reports whether upstreams answer the agent's own queries, and if not, why. The caller holds mu.
-func (n *Node) canQuery() (bool, string) {
-	if n.Upstreams == nil || n.everAnswered && n.queryFault == "" {
-		return true, ""
+// noneYet is why the agent cannot query before the first result of its queries.
+const noneYet = "none of the agent's own queries was answered yet"
+
+// cannotQuery returns why upstreams do not answer the agent's own queries; "" if they do. The caller holds mu.
+func (n *Node) cannotQuery() string {
+	if n.Upstreams != nil && !n.everAnswered && n.queryFault == "" {
+		return noneYet
 	}
-	if n.queryFault == "" {
-		return false, "none of the agent's own queries was answered yet"
-	}
-	return false, n.queryFault
+	return n.queryFault
 }
 
 // runQueries sends the agent's own queries to its upstreams until ctx ends, and allows or withdraws leases by the results.
@@ -282,7 +279,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 		n.Log.Warn("lease withdrawn; kube-dns answers, except kernel hits", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
 	}
 	if c.allowed {
-		n.probeNow.send() // each target is probed at once
+		n.probeNow() // each target is probed at once
 	}
 }
 
@@ -304,7 +301,7 @@ func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now tim
 		}
 		for t, l := range n.targets {
 			if n.now.ClusterDNSOf(t.Address) == addr && l.held {
-				_, c.reason = n.mayHaveLease(t)
+				c.reason = n.withheld(t)
 				l.held, l.since, l.reason = false, now, c.reason
 				c.withdrawn = append(c.withdrawn, t)
 			}
@@ -343,9 +340,9 @@ func (n *Node) grant(t target) (refused string, err error) {
 	n.leaseLock.Lock() // so that no lease is renewed right after conclude has withdrawn it
 	defer n.leaseLock.Unlock()
 	n.mu.Lock()
-	may, why := n.mayHaveLease(t)
+	why := n.withheld(t)
 	n.mu.Unlock()
-	if !may {
+	if why != "" {
 		return why, nil
 	}
 	if err := n.Lease.Renew(t.Address, t.Protocol); err != nil {

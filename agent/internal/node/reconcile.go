@@ -77,7 +77,7 @@ func (n *Node) reconcileRules(s plan.Plan) error {
 		if len(drift) > 0 {
 			// A rebuilt host table has no leases, and no record of TCP connections that the agent still serves. Until a probe renews the
 			// lease, packets of these connections go to kube-dns, which resets them.
-			n.probeNow.send()
+			n.probeNow()
 		}
 		return summarize(drift), nil
 	})

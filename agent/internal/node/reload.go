@@ -17,28 +17,24 @@ const reloaded = "configuration reloaded"
 // before Run. If it is called several times, the last plan counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.mu.Lock()
-	n.set = &retryPlan{plan: next, take: take}
+	n.set = &retryPlan{plan: next, take: take, due: true}
 	n.mu.Unlock()
 	n.kick.Send()
 }
 
-// dueNow returns the plan that is not applied yet, and whether to try it now: it was set since the last round, or its retry is due.
-func (n *Node) dueNow() (next plan.Plan, due bool) {
+// planDue reports whether to try the pending plan now: it was set since the last round, or its retry is due.
+func (n *Node) planDue() bool {
 	n.mu.Lock()
-	set := n.set
-	n.set = nil
-	n.mu.Unlock()
-	now := time.Now()
-	if set != nil {
-		n.pending = *set
-		n.pending.due = now
+	defer n.mu.Unlock()
+	if n.set != nil {
+		n.pending, n.set = *n.set, nil
 	}
-	return n.pending.plan, n.pending.isDue(now)
+	return n.pending.due
 }
 
-// reload applies the plan next. If that fails, the old plan stays in force.
-func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
-	old := n.plan()
+// reload applies the pending plan. If that fails, the old plan stays in force.
+func (n *Node) reload(ctx context.Context, probes *group) {
+	old, next := n.plan(), n.pending.plan
 	if samePlan(old, next) {
 		n.mu.Lock()
 		n.now.Unserved = next.Unserved
@@ -63,7 +59,8 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 			n.clearPending()
 			return
 		}
-		n.pending.postpone(time.Now())
+		n.pending.pause = min(max(2*n.pending.pause, retryFirst), retryLast)
+		n.pending.due, n.pending.again = false, time.After(n.pending.pause)
 		n.noteFault("configuration", err)
 		return
 	}
@@ -113,31 +110,13 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 	return false, nil
 }
 
-// retryPlan is a new plan that is not applied yet, with the time of its next try. The zero value stands for no plan.
+// retryPlan is a new plan that is not applied yet. The zero value stands for no plan.
 type retryPlan struct {
 	plan  plan.Plan
 	take  func() (changed bool) // Set's argument take
-	due   time.Time             // when to try the plan next; zero: there is no plan
+	due   bool                  // try the plan in the next round
+	again <-chan time.Time      // fires when to try the plan again; nil: it was not tried yet
 	pause time.Duration         // pause before the next try; 0: the plan was not tried yet
-}
-
-func (d *retryPlan) postpone(now time.Time) {
-	d.pause = min(max(2*d.pause, retryFirst), retryLast)
-	d.due = now.Add(d.pause)
-}
-
-// hasten makes a pending plan due now.
-func (d *retryPlan) hasten(now time.Time) {
-	if !d.due.IsZero() {
-		d.due = now
-	}
-}
-
-func (d *retryPlan) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
-
-// wait returns how long to wait for the next try; false if there is no plan.
-func (d *retryPlan) wait(now time.Time) (time.Duration, bool) {
-	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 
 // endReload makes changes of link and rules count as repairs again.

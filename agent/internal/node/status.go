@@ -106,9 +106,8 @@ func (n *Node) Status() Status {
 	if len(faults) > 0 {
 		s.Faults["upstreams"] = strings.Join(faults, "; ")
 	}
-	var can bool
-	can, s.CannotAsk = n.canQuery()
-	s.Ready = can && n.serving && len(n.targets) > 0
+	s.CannotAsk = n.cannotQuery()
+	s.Ready = s.CannotAsk == "" && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
 		// Check the time of the last renewal too: in a process that was stopped (SIGSTOP, a paused machine), l.held is still set although
 		// the kernel has let the lease expire.

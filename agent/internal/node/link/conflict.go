@@ -18,7 +18,7 @@ var zeroconf = netip.MustParsePrefix("169.254.0.0/16")
 // only if addr is not on the link yet, because the kernel adds a local route together with the address.
 func (k kernel) conflict(own netlink.Link, addr netip.Addr, present bool, all []netlink.Addr) error {
 	for _, a := range all {
-		if a.LinkIndex == own.Attrs().Index || prefixOf(a).Addr() != addr {
+		if a.LinkIndex == own.Attrs().Index || prefixOf(a.IPNet).Addr() != addr {
 			continue
 		}
 		name := fmt.Sprintf("number %d", a.LinkIndex)
@@ -57,7 +57,7 @@ func ignoreNoRoute(addr netip.Addr, err error) error {
 // leadsElsewhere reports whether a route shows that another host or link has its destination. The default route, the zeroconf route, routes
 // that reject packets and those through the agent's own link do not.
 func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
-	dst := routePrefix(r)
+	dst := prefixOf(r.Dst)
 	switch {
 	case dst.Bits() == 0, r.LinkIndex == own.Attrs().Index:
 		return false
@@ -69,22 +69,9 @@ func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
 	return true
 }
 
-// routePrefix returns the route's destination; the zero Prefix if the route has none.
-func routePrefix(r netlink.Route) netip.Prefix {
-	if r.Dst == nil {
-		return netip.Prefix{}
-	}
-	addr, ok := netip.AddrFromSlice(r.Dst.IP)
-	ones, _ := r.Dst.Mask.Size()
-	if !ok {
-		return netip.Prefix{}
-	}
-	return netip.PrefixFrom(addr.Unmap(), ones)
-}
-
 // describe returns a route as ip(8) prints it, reduced to the parts that identify it.
 func (k kernel) describe(r netlink.Route) string {
-	text := routePrefix(r).String()
+	text := prefixOf(r.Dst).String()
 	if r.Type == unix.RTN_LOCAL {
 		text = "local " + text
 	}

@@ -12,6 +12,7 @@ package link
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -134,7 +135,7 @@ func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, e
 	}
 	p.good = map[netip.Addr]bool{}
 	for _, a := range p.all {
-		switch addr := prefixOf(a).Addr(); {
+		switch addr := prefixOf(a.IPNet).Addr(); {
 		case a.LinkIndex != l.Attrs().Index:
 		case slices.Contains(want, addr) && hasProperties(a):
 			p.good[addr] = true
@@ -213,7 +214,7 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 	var added, removed []string
 	var errs []error
 	for _, a := range have.bad {
-		prefix := prefixOf(a)
+		prefix := prefixOf(a.IPNet)
 		if err := k.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, fmt.Errorf("remove address %s from link %s: %w", prefix, l.Attrs().Name, err))
 		} else if !slices.Contains(want, prefix.Addr()) {
@@ -240,7 +241,7 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr) ([]string, er
 // hasProperties reports whether an address is a /32 or /128 and has the scope (IPv4) or the flags (IPv6) that result from
 // hostnet.NonSourceAddr.
 func hasProperties(a netlink.Addr) bool {
-	if !prefixOf(a).IsSingleIP() {
+	if !prefixOf(a.IPNet).IsSingleIP() {
 		return false
 	}
 	if a.IP.To4() != nil {
@@ -250,8 +251,12 @@ func hasProperties(a netlink.Addr) bool {
 	return a.Flags&needed == needed && a.Flags&bad == 0
 }
 
-func prefixOf(a netlink.Addr) netip.Prefix {
-	addr, _ := netip.AddrFromSlice(a.IP)
-	ones, _ := a.Mask.Size()
+// prefixOf returns a network as a netip.Prefix; the zero Prefix for none.
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	addr, _ := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
 	return netip.PrefixFrom(addr.Unmap(), ones)
 }

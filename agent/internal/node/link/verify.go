@@ -42,7 +42,7 @@ func Verify(cfg Config) (drift []string, err error) {
 	}
 	state := map[netip.Addr]string{}
 	for _, a := range have.bad {
-		prefix := prefixOf(a)
+		prefix := prefixOf(a.IPNet)
 		if !slices.Contains(cfg.Addresses, prefix.Addr()) {
 			drift = append(drift, fmt.Sprintf("it has the address %s, which the configuration does not have", prefix))
 		}
