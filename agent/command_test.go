@@ -91,12 +91,12 @@ func TestCommandLine(t *testing.T) {
 			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, cli.Config, "",
 			"/etc/resolv.conf"},
 		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, cli.Config, "",
-			`/node.yaml:4:1: unknown field "upstream": did you mean "upstreams"?`},
+			`/node.yaml:4:1: upstream: unknown key: write "upstreams"`},
 		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, cli.Good,
-			"clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: unknown field "upstream"`},
+			"clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: upstream: unknown key`},
 		{
 			"config show entry, unknown key", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": newer}, cli.Good, `"type": "neardns"`, `warning: /node.yaml:4:1: unknown field "upstream"`,
+			map[string]string{"/node.yaml": newer}, cli.Good, `"type": "neardns"`, `warning: /node.yaml:4:1: upstream: unknown key`,
 		},
 		{
 			"config show, by kube-dns", []string{"config", "show", "--config", "/node.yaml"},

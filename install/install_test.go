@@ -262,7 +262,7 @@ func TestRefusedAndUntouched(t *testing.T) {
 		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil,
 			"would then take 10-a.conf.conflist"},
 		"half a list":           {map[string]string{"10-a.conflist": mainList[:20]}, nil, "10-a.conflist: not valid JSON: "},
-		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: empty: a runtime may not load it: have the network's own installer"},
+		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: not valid JSON: line 1: unexpected end of JSON input: a runtime may not load it: have the network's own installer"},
 		"conf and another list": {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
 		"much larger than any": {map[string]string{"10-a.conflist": `{"name":"` + strings.Repeat("n", maxList) + `"}`}, nil,
 			"is it a network's list?"}, // refused before it is parsed

@@ -144,14 +144,10 @@ func config(all ...resolvconf.Settings) *v1.PodDNSConfig {
 // same compares settings. The order of options is ours (D1): the kubelet has none.
 func same(ours resolvconf.Settings, want answer) error {
 	ours.Options, want.Options = slices.Sorted(slices.Values(ours.Options)), slices.Sorted(slices.Values(want.Options))
-	if !equal(want.Settings, ours) {
-		return fmt.Errorf("(-kubelet +neardns):\n%s", cmp.Diff(want.Settings, ours, cmpopts.EquateEmpty()))
+	if diff := cmp.Diff(want.Settings, ours, cmpopts.EquateEmpty()); diff != "" {
+		return fmt.Errorf("(-kubelet +neardns):\n%s", diff)
 	}
 	return nil
-}
-
-func equal(a, b resolvconf.Settings) bool {
-	return slices.Equal(a.Nameservers, b.Nameservers) && slices.Equal(a.Searches, b.Searches) && slices.Equal(a.Options, b.Options)
 }
 
 func ourNode(n node) (resolvconf.Node, error) {

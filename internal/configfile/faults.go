@@ -4,39 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
-
-	"github.com/neardns/neardns/pkg/strict"
 )
-
-// Strange returns the fault for an unknown key: a misspelled one, or one that only a newer release knows.
-func Strange(m strict.Member, remedy string) *strict.Fault {
-	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
-}
-
-// Wrong returns the message for a value v of the wrong kind. want describes the kind that is wanted.
-func Wrong(v strict.Value, want, _ string) string {
-	if v.Kind == strict.Other {
-		return "anchors, aliases and tags are not taken here: write out " + want
-	}
-	return "is " + Kind(v) + ": write " + want
-}
-
-// Kind returns the name of v's kind as a user of YAML knows it, for example "a mapping".
-func Kind(v strict.Value) string {
-	switch v.Kind {
-	case strict.Object:
-		return "a mapping"
-	case strict.Null:
-		return "empty"
-	case strict.String:
-		return "text"
-	case strict.Boolean:
-		return "true or false"
-	}
-	return string(v.Kind)
-}
 
 // Expand replaces each ${NAME} by the value of the environment variable; $${ is written for a literal ${. An empty variable is an error
 // like an unset one, because the value would get another meaning: ":9253" in place of "${NODE_IP}:9253".
@@ -78,15 +47,6 @@ func isVariable(name string) bool {
 		}
 	}
 	return name != ""
-}
-
-// Suggest returns the remedy for an unknown key: the most similar known key, or a list of all.
-func Suggest(key string, keys []string) string {
-	slices.Sort(keys)
-	if near, ok := strict.Nearest(key, keys...); ok {
-		return fmt.Sprintf("did you mean %q?", near)
-	}
-	return "take it out; known here: " + strings.Join(keys, ", ")
 }
 
 // Unreadable wraps the error of a configuration file that cannot be read, and adds the remedy.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/neardns/neardns/pkg/strict"
 )
 
 // Versions returns the CNI versions that the plugin supports, oldest first. A list of another version must not get the neardns
@@ -75,7 +77,7 @@ func Append(list, entry []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at := len(d.plugins) - 1; slices.Index(d.network.Types, Type) == at && d.equals(list, at, flat) {
+	if at := len(d.plugins) - 1; slices.Index(d.network.Types, Type) == at && d.equals(at, flat) {
 		return list, nil // the only neardns entry is the last plugin, and is the wanted one
 	}
 	rest, err := d.withoutEntry(list)
@@ -85,8 +87,8 @@ func Append(list, entry []byte) ([]byte, error) {
 	if d, err = parse(rest); err != nil {
 		return nil, err
 	}
-	last := d.plugins[len(d.plugins)-1]
-	out := slices.Clone(rest[:last.end])
+	end := d.plugins[len(d.plugins)-1].End()
+	out := slices.Clone(rest[:end])
 	out = append(out, ',')
 	gap := d.gap(rest)
 	out = append(out, gap...)
@@ -99,7 +101,7 @@ func Append(list, entry []byte) ([]byte, error) {
 	} else {
 		out = append(out, flat...)
 	}
-	return append(out, rest[last.end:]...), nil
+	return append(out, rest[end:]...), nil
 }
 
 // Holds reports whether list has entry at any position after the first, and no other neardns entry. A program that watches the list
@@ -114,7 +116,7 @@ func Holds(list, entry []byte) (bool, error) {
 		return false, err
 	}
 	at := d.network.Position() - 1
-	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.equals(list, at, flat), nil
+	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.equals(at, flat), nil
 }
 
 // Drop returns list without its neardns entries, and every other byte as it is. If there is no neardns entry, it returns list
@@ -130,31 +132,29 @@ func Drop(list []byte) ([]byte, error) {
 // FromPlugin converts the configuration of a single plugin (a .conf or .json file) to a configuration list that means the same. The
 // list has the plugin's name and cniVersion, and the plugin's text unchanged but for its indentation. ToPlugin converts it back.
 func FromPlugin(conf []byte) ([]byte, error) {
-	top, err := members(conf)
+	top, err := object(conf)
 	if err != nil {
 		return nil, err
 	}
-	name, version := top.find("name"), top.find("cniVersion")
-	switch {
-	case top.find("plugins") != nil:
+	name, named := top["name"]
+	if _, isList := top["plugins"]; isList {
 		return nil, errors.New(`has "plugins", so it is a list, which a runtime reads only from a file that ends in .conflist: rename it`)
-	case top.find("type") == nil:
-		return nil, errors.New(`has no "type": not a plugin's configuration`)
-	case name == nil:
-		return nil, errors.New(`has no "name"`)
+	}
+	if _, ok := top["type"]; !ok || !named {
+		return nil, errors.New(`has no "type" or no "name": not a plugin's configuration`)
 	}
 	text := bytes.TrimSpace(conf)
 	at := bytes.Index(conf, text)
 	var out bytes.Buffer
 	out.Write(conf[:at])
 	out.WriteString("{\n")
-	if version != nil {
-		fmt.Fprintf(&out, "  \"cniVersion\": %s,\n", version.text(conf))
+	if version, ok := top["cniVersion"]; ok {
+		fmt.Fprintf(&out, "  \"cniVersion\": %s,\n", version.Raw())
 	}
 	// Indent the plugin's text by whole lines, so that nothing inside a line changes. This is safe because a JSON string cannot
 	// span lines.
 	inner := bytes.ReplaceAll(text, []byte("\n"), []byte(shifted))
-	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}", name.text(conf), inner)
+	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}", name.Raw(), inner)
 	out.Write(conf[at+len(text):])
 	if _, err := parse(out.Bytes()); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func ToPlugin(list []byte) (conf []byte, made bool) {
 	}
 	text := bytes.TrimSpace(list)
 	at := bytes.Index(list, text)
-	inner := bytes.ReplaceAll(d.plugins[0].text(list), []byte(shifted), []byte("\n"))
+	inner := bytes.ReplaceAll(d.plugins[0].Raw(), []byte(shifted), []byte("\n"))
 	conf = slices.Concat(list[:at], inner, list[at+len(text):])
 	again, err := FromPlugin(conf)
 	return conf, err == nil && bytes.Equal(again, list)
@@ -183,14 +183,14 @@ func ToPlugin(list []byte) (conf []byte, made bool) {
 // document is a parsed configuration list with the positions of its plugins in the text.
 type document struct {
 	network Network
-	plugins []span
+	plugins []strict.Value
 	open    int // offset just after the '[' of "plugins"
 }
 
 // equals reports whether the plugin at index at, as compact JSON, equals flat.
-func (d document) equals(list []byte, at int, flat []byte) bool {
+func (d document) equals(at int, flat []byte) bool {
 	var have bytes.Buffer
-	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
+	return json.Compact(&have, d.plugins[at].Raw()) == nil && bytes.Equal(have.Bytes(), flat)
 }
 
 // withoutEntry returns list without its neardns entries and the comma next to each, or ErrNoMain if there is no other plugin.
@@ -202,21 +202,21 @@ func (d document) withoutEntry(list []byte) ([]byte, error) {
 	if d.network.Position() == 0 {
 		return list, nil
 	}
-	out := slices.Clone(list[:d.plugins[0].start])
-	out = append(out, d.plugins[first].text(list)...)
+	out := slices.Clone(list[:d.plugins[0].Start()])
+	out = append(out, d.plugins[first].Raw()...)
 	for i := first + 1; i < len(d.plugins); i++ {
 		if d.network.Types[i] != Type {
-			out = append(out, list[d.plugins[i-1].end:d.plugins[i].end]...)
+			out = append(out, list[d.plugins[i-1].End():d.plugins[i].End()]...)
 		}
 	}
-	return append(out, list[d.plugins[len(d.plugins)-1].end:]...), nil
+	return append(out, list[d.plugins[len(d.plugins)-1].End():]...), nil
 }
 
 // gap returns the white space before the list's last plugin. Append puts the same before the entry, to format it like the others.
 func (d document) gap(list []byte) []byte {
-	from, to := d.open, d.plugins[0].start
+	from, to := d.open, d.plugins[0].Start()
 	if n := len(d.plugins); n > 1 {
-		from, to = d.plugins[n-2].end, d.plugins[n-1].start
+		from, to = d.plugins[n-2].End(), d.plugins[n-1].Start()
 		from += bytes.IndexByte(list[from:to], ',') + 1
 	}
 	return list[from:to]
@@ -234,14 +234,14 @@ func (d document) unit(list []byte) string {
 }
 
 func checkEntry(entry []byte) (flat []byte, err error) {
-	top, err := members(entry)
+	top, err := object(entry)
 	if err != nil {
 		return nil, fmt.Errorf("entry: %w", err)
 	}
-	if t, err := typeOf(entry); err != nil || t != Type {
+	if t, err := typeOf(bytes.TrimSpace(entry)); err != nil || t != Type {
 		return nil, fmt.Errorf("entry: its type is %q, not %q", t, Type)
 	}
-	if top.find("redirects") == nil {
+	if _, ok := top["redirects"]; !ok {
 		return nil, errors.New(`entry: has no "redirects": it would steer nothing`)
 	}
 	var compact bytes.Buffer

@@ -190,12 +190,12 @@ func TestFromPlugin(t *testing.T) {
 // Each refused list, with the text that the error must contain. No list is returned that could be written by mistake.
 func TestRefused(t *testing.T) {
 	tests := map[string]string{
-		"":                                    "empty",
-		" \n":                                 "empty",
+		"":                                    "unexpected end of JSON input",
+		" \n":                                 "unexpected end of JSON input",
 		"\xef\xbb\xbf{}":                      "byte order mark",
-		"[]":                                  "not a JSON object",
-		"{\n  \"name\": \"n\",\n  oops}":      "line 3, column 3",
-		`{"name":"n","plugins":[{"type":"a"}`: "line 1, column",
+		"[]":                                  "is a list: write an object",
+		"{\n  \"name\": \"n\",\n  oops}":      "line 3: ",
+		`{"name":"n","plugins":[{"type":"a"}`: "line 1: unexpected end",
 		`{"name":"n","plugins":[{"type":"a"}]} trailing`:    "not valid JSON",
 		`{"name":"n","plugins":[{"type":"a"}]}{}`:           "not valid JSON",
 		`{"plugins":[{"type":"a"}]}`:                        `no "name"`,
@@ -208,7 +208,7 @@ func TestRefused(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a"},5]}`:           "plugins[1]: not an object",
 		`{"name":"n","plugins":[{"type":"neardns"}]}`:       "no plugin but neardns",
 		`{"name":"n","Plugins":[{"type":"a"}]}`:             "nothing to chain to",
-		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "is there twice",
+		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "plugins: appears twice",
 		`{"name":"n","cniVersion":1,"plugins":[]}`:          "cniVersion: 1 is not a string",
 		`{"name":"n","cniVersions":["1",2],"plugins":[{}]}`: "cniVersions",
 	}
@@ -218,7 +218,7 @@ func TestRefused(t *testing.T) {
 		testutil.Equal(t, "bytes of Append to "+list, nil, got)
 	}
 	for entry, part := range map[string]string{
-		``:                                 "entry: empty",
+		``:                                 "entry: not valid JSON",
 		`{"type":"portmap"}`:               `its type is "portmap"`,
 		`{"redirects":[]}`:                 "its type is",
 		`{"type":"neardns"}`:               "redirects",

@@ -48,26 +48,15 @@ const (
 	keyNamespaces  = "namespaces"
 )
 
-// retired are keys of earlier releases, and what holds in their place. They have no effect, as an unknown key.
-var retired = map[string]string{
-	"searchCompletion": `write options: ["ndots:2"] in its place`,
-	"limits":           "Kubernetes' limits hold",
-	"excess":           "lists are cut at Kubernetes' limits",
-	"unknownOptions":   "an unknown option stays, with a warning",
-}
-
 // Read reads the operator's rules from v and adds the faults to r. If the only faults are unknown keys, the result has all other
 // keys.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules
 	own := level(r, v, &rules.Level, true)
 	if spaces, ok := own[keyNamespaces]; ok {
-		if spaces.Kind != strict.Object {
-			r.Fault(spaces, `not an object: write it like {"shop": {"options": ["ndots:1"]}}`)
-		}
-		for _, m := range spaces.Sorted() {
+		for _, m := range r.Plain(spaces) {
 			if !strict.IsLabel(m.Key) {
-				r.Fault(spaces, "%q is not the name of a namespace", strict.Clip(m.Key))
+				r.Fault(spaces, "%s is not the name of a namespace", strict.Quote(m.Key))
 				continue
 			}
 			var l Level
@@ -84,13 +73,9 @@ func Read(r *strict.Reader, v strict.Value) Rules {
 // level reads one Level into l, and returns the values of the keys that do not belong to its overlay. whole means the Level for all
 // pods.
 func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]strict.Value {
-	if v.Kind != strict.Object {
-		r.Fault(v, `not an object: write it like {"options": ["ndots:2"]}`)
-		return nil
-	}
 	own := map[string]strict.Value{}
 	var rest []strict.Member
-	for _, m := range v.Sorted() {
+	for _, m := range r.Members(v) {
 		switch m.Key {
 		case keyNamespaces:
 			if !whole {
@@ -101,11 +86,6 @@ func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]st
 			rest = append(rest, m)
 			continue
 		default:
-			if instead, ok := retired[m.Key]; ok {
-				r.Add(&strict.Fault{Place: m.Value.Place, Field: m.Value.Field, Unknown: true,
-					Message: "was taken out, and has no effect: " + instead})
-				continue
-			}
 			keys := []string{"policy", "nameservers", "searches", "options", keyAnnotations}
 			if whole {
 				keys = append(keys, keyNamespaces)

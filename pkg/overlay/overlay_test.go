@@ -45,17 +45,13 @@ func mustDecode(t *testing.T, text string) *Rules {
 
 func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
-		`[]`:                         `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`null`:                       `dns: not an object: write it like {"options": ["ndots:2"]}`,
-		`{"domain": "x"}`:            `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces`,
-		`{"searchCompletion": true}`: `dns.searchCompletion: was taken out, and has no effect: write options: ["ndots:2"] in its place`,
-		`{"annotations": "obey"}`:    `dns.annotations: "obey" is not known: write one of honour, ignore`,
-		`{"excess": "refuse", "limits": "glibc-legacy", "unknownOptions": "drop"}`: "dns.excess: was taken out, and has no effect: lists are cut at Kubernetes' limits\n" +
-			"dns.limits: was taken out, and has no effect: Kubernetes' limits hold\n" +
-			"dns.unknownOptions: was taken out, and has no effect: an unknown option stays, with a warning",
-		`{"namespace": {}, "option": []}`:                  "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
-		`{"namespaces": {"shop": {"limit": 1}}}`:           "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations",
-		`{"namespaces": []}`:                               `dns.namespaces: not an object: write it like {"shop": {"options": ["ndots:1"]}}`,
+		`[]`:                                     `dns: is a list: write an object, such as {key: value}`,
+		`null`:                                   `dns: is null: write an object, such as {key: value}`,
+		`{"domain": "x"}`:                        `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces`,
+		`{"annotations": "obey"}`:                `dns.annotations: "obey" is not known: write one of honour, ignore`,
+		`{"namespace": {}, "option": []}`:        "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
+		`{"namespaces": {"shop": {"limit": 1}}}`: "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations",
+		`{"namespaces": []}`:                     `dns.namespaces: is a list: write an object, such as {key: value}`,
 		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
 		`{"namespaces": {"shop": {"namespaces": {}}}}`:     "dns.namespaces.shop.namespaces: is for all pods only: take it out here",
 		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
@@ -113,7 +109,7 @@ func TestPrecedence(t *testing.T) {
 		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: options[0].ndots: unknown key: take it out, or use one of name, value; options[0].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own,
-			"annotation neardns.io/dns-params: a list, but an object is wanted"},
+			"annotation neardns.io/dns-params: is a list: write an object, such as {key: value}"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,
@@ -182,10 +178,6 @@ func TestAnnotations(t *testing.T) {
 	w := Rules{Level: Level{Annotations: Ignore}}.For("dns", "shop", map[string]string{AnnotationSteer: "false", AnnotationKernelHits: "true"})
 	if w.OptOut || w.KernelHits != nil || len(w.Ignored) != 2 {
 		t.Errorf("ignored annotations were heeded: %+v", w)
-	}
-	w = Rules{}.For("dns", "shop", map[string]string{"neardns.io/search-completion": "true"})
-	if len(w.Ignored) != 1 || !strings.Contains(w.Ignored[0].Why, "ndots:2") {
-		t.Errorf("the annotation of search completion: %+v", w.Ignored)
 	}
 }
 

@@ -32,8 +32,8 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 20) + "]\n"
 	}
 	for text, want := range map[string]string{
-		"":                           "null, ",
-		"# only this":                "null, ",
+		"":                           "is null: ",
+		"# only this":                "is null: ",
 		"options: [ndots: 1]":        "options[0].name: missing",
 		"options:\n- yes\n":          "options[0]: ",
 		"options: [a]\noptions: [b]": `"options" already set`,
@@ -46,7 +46,7 @@ options: [{name: ndots, value: "2"}, {name: edns0}]`
 		"options: [a]\n...\nsearch: [a.b]":                                     "more than one YAML document",
 		strings.Repeat("[", 20000):                                             "exceeded max depth",
 		"searches: \xff":                                                       "invalid",
-		"- options:\n  - name: ndots":                                          "a list, ",
+		"- options:\n  - name: ndots":                                          "is a list: ",
 	} {
 		var w PodRules
 		testutil.WantError(t, w.params(text), want, fmt.Sprintf("%.60q", text))

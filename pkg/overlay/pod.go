@@ -39,9 +39,6 @@ func (r Rules) For(field, namespace string, annotations map[string]string) PodRu
 		w.add(field+"."+keyNamespaces+"."+namespace, l.Overlay)
 	}
 	ignored := cmp.Or(r.Namespaces[namespace].Annotations, r.Annotations) == Ignore
-	if _, ok := annotations["neardns.io/search-completion"]; ok {
-		w.ignore("annotation neardns.io/search-completion", errors.New(`it was taken out: write {"options": ["ndots:2"]} into `+AnnotationParams))
-	}
 	for _, name := range []string{AnnotationSteer, AnnotationKernelHits, AnnotationParams} {
 		value, ok := annotations[name]
 		if !ok {
@@ -155,7 +152,7 @@ func truth(value string) (bool, error) {
 	case strings.EqualFold(value, "false"):
 		return false, nil
 	}
-	return false, fmt.Errorf("%q is neither true nor false", strict.Clip(value))
+	return false, fmt.Errorf("%s is neither true nor false", strict.Quote(value))
 }
 
 // Wants reports whether the rules or the annotation change any DNS setting of the pod.

@@ -53,7 +53,7 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		}
 	}
 	try("", v)
-	for _, m := range v.Map()[keyNamespaces].Sorted() {
+	for _, m := range v.Map()[keyNamespaces].Members() {
 		try(m.Key, m.Value)
 	}
 	return out

@@ -91,7 +91,7 @@ func (d decoder) options(v strict.Value) []string {
 			continue
 		}
 		if item.Kind != strict.Object {
-			d.Mismatch(item, "an object", `write it like {"name": "ndots", "value": "2"}`)
+			d.Mismatch(item, `{"name": "ndots", "value": "2"}`)
 			continue
 		}
 		var option, value string

@@ -52,9 +52,9 @@ func TestDecodeOverlayFaults(t *testing.T) {
 		notDomain  = " is not a domain: write it like svc.cluster.local"
 	)
 	for text, want := range map[string]string{
-		`null`:    "dns: null, but an object is wanted",
-		`"ndots"`: "dns: a string, but an object is wanted",
-		`[]`:      "dns: a list, but an object is wanted",
+		`null`:    "dns: is null: write an object, such as {key: value}",
+		`"ndots"`: "dns: is a string: write an object, such as {key: value}",
+		`[]`:      "dns: is a list: write an object, such as {key: value}",
 		`{"nameserver": [], "option": {}, "Search": [], "dnsPolicy": ""}`: `dns.nameserver: unknown key: write "nameservers"` + "\n" +
 			`dns.option: unknown key: write "options"` + "\n" +
 			`dns.Search: unknown key: write "searches"` + "\n" +
@@ -63,14 +63,14 @@ func TestDecodeOverlayFaults(t *testing.T) {
 		`{"search": [], "searches": []}`: "dns.searches: search appears already and means the same: write one of them",
 		`{"search": [], "search": []}`:   "dns.search: appears twice: write it once\ndns.search: search appears already and means the same: write one of them",
 		`{"policy": "none"}`:             `dns.policy: policy "none" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None`,
-		`{"policy": 1}`:                  "dns.policy: a number, but a string is wanted: put it in quotes",
+		`{"policy": 1}`:                  "dns.policy: is a number: write a string, in quotes",
 		`{"nameservers": "10.0.0.1"}`:    "dns.nameservers: \"10.0.0.1\" is not the word local: write local, or a list of addresses in brackets",
 		`{"nameservers": ["1.1.1.1", "010.0.0.1", "1.1.1.1:53", "10.0.0.0/8", "fe80::1%a b", "", null]}`: `dns.nameservers[1]: "010.0.0.1"` + notAddress + "\n" +
 			`dns.nameservers[2]: "1.1.1.1:53"` + notAddress + "\n" +
 			`dns.nameservers[3]: "10.0.0.0/8"` + notAddress + "\n" +
 			`dns.nameservers[4]: "fe80::1%a b"` + notAddress + "\n" +
 			`dns.nameservers[5]: ""` + notAddress + "\n" +
-			`dns.nameservers[6]: null, but a string is wanted: put it in quotes`,
+			`dns.nameservers[6]: is null: write a string, in quotes`,
 		`{"search": ["a b", "-a", "a-", "a..b", "..", ""]}`: `dns.search[0]: "a b"` + notDomain + "\n" +
 			`dns.search[1]: "-a"` + notDomain + "\n" +
 			`dns.search[2]: "a-"` + notDomain + "\n" +
@@ -79,19 +79,19 @@ func TestDecodeOverlayFaults(t *testing.T) {
 			`dns.search[5]: ""` + notDomain,
 		`{"search": ["` + strings.Repeat("a", 64) + `"]}`:     `dns.search[0]: "` + strings.Repeat("a", 60) + `"…` + notDomain,
 		`{"search": ["` + strings.Repeat("a.", 126) + `ab"]}`: `dns.search[0]: "` + strings.Repeat("a.", 30) + `"…` + notDomain,
-		`{"options": {"ndots": 2}}`:                           "dns.options: an object, but a list is wanted: put it in brackets (in YAML behind a dash)",
+		`{"options": {"ndots": 2}}`:                           "dns.options: is an object: write a list, such as [a, b]",
 		`{"options": ["ndots 2", ":2", 3]}`: `dns.options[0]: "ndots 2" is not an option: write it like ndots:2, without white space` + "\n" +
 			`dns.options[1]: ":2" is not an option: write it like ndots:2, without white space` + "\n" +
-			`dns.options[2]: a number, but an object is wanted: write it like {"name": "ndots", "value": "2"}`,
+			`dns.options[2]: is a number: write {"name": "ndots", "value": "2"}`,
 		`{"options": [{"name": "ndots"}, {"value": 1}]}`:                 "dns.options[1].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2",
 		`{"options": [{"name": "", "value": 1}]}`:                        `dns.options[0].name: "" is not an option's name: write it without colon and white space, and the value beside it as value`,
 		`{"options": [{"name": "ndots:2"}]}`:                             `dns.options[0].name: "ndots:2" is not an option's name: write it without colon and white space, and the value beside it as value`,
-		`{"options": [{"name": 5}]}`:                                     "dns.options[0].name: a number, but a string is wanted: put it in quotes",
+		`{"options": [{"name": 5}]}`:                                     "dns.options[0].name: is a number: write a string, in quotes",
 		`{"options": [{"name": "ndots", "values": 2}]}`:                  `dns.options[0].values: unknown key: write "value"`,
 		`{"options": [{"name": "ndots", "value": 2, "value": 3}]}`:       "dns.options[0].value: appears twice: write it once",
 		`{"options": [{"name": "ndots", "value": 1.5}]}`:                 `dns.options[0].value: "1.5" is not an integer: write one, or put what is meant in quotes`,
 		`{"options": [{"name": "ndots", "value": 1e3}]}`:                 `dns.options[0].value: "1e3" is not an integer: write one, or put what is meant in quotes`,
-		`{"options": [{"name": "rotate", "value": true}]}`:               "dns.options[0].value: a boolean, but a string is wanted: put it in quotes",
+		`{"options": [{"name": "rotate", "value": true}]}`:               "dns.options[0].value: is a boolean: write a string, in quotes",
 		`{"options": [{"name": "a", "value": "1\nnameserver 6.6.6.6"}]}`: `dns.options[0].value: "1\nnameserver 6.6.6.6" cannot stand in a resolv.conf: it must be one word`,
 	} {
 		t.Run(text, func(t *testing.T) {

@@ -8,9 +8,6 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// WantRedirect names the two forms of a redirect, for error messages about another value.
-const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
-
 // ReadRedirect reads a redirect from a configuration: the cluster DNS address as a string, or an object with that address and
 // optionally the steering address. It calls addr to parse an address; addr reports a fault to the same reader r.
 func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
@@ -21,7 +18,7 @@ func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) neti
 		return out
 	case strict.Object:
 	default:
-		r.Mismatch(v, WantRedirect, `write "10.96.0.10" or {"clusterDNS": "10.96.0.10", "steering": "169.254.20.11"}`)
+		r.Mismatch(v, `"10.96.0.10" or {"clusterDNS": "10.96.0.10", "steering": "169.254.20.11"}`)
 		return out
 	}
 	named := false
@@ -50,7 +47,7 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 	}
 	var in strict.Reader
 	*r = ReadRedirect(&in, v, func(v strict.Value) (a netip.Addr) {
-		text, _ := in.TextOf(v, "an IP address", "write it in quotes")
+		text, _ := in.TextOf(v, "an IP address, in quotes")
 		if text == "" {
 			return a
 		}

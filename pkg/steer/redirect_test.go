@@ -30,10 +30,10 @@ func TestRedirectJSON(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`7`:                                 `redirect: a number, but an address, such as 10.96.0.10, or clusterDNS and steering is wanted`,
+		`7`:                                 `redirect: is a number: write "10.96.0.10" or {"clusterDNS": "10.96.0.10", "steering": "169.254.20.11"}`,
 		`{}`:                                "redirect: clusterDNS: missing",
 		`{"clusterDNS":"kube-dns"}`:         `redirect: clusterDNS: "kube-dns" is not an IP address`,
-		`{"clusterDNS":"::1","steering":1}`: "redirect: steering: a number, but an IP address is wanted",
+		`{"clusterDNS":"::1","steering":1}`: "redirect: steering: is a number: write an IP address, in quotes",
 	} {
 		var got Redirect
 		if err := json.Unmarshal([]byte(text), &got); err == nil || !strings.HasPrefix(err.Error(), want) {

@@ -48,15 +48,10 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, s)
 }
 
-// Reader reads values and collects their faults. The zero value is ready to use; its messages use the terms of JSON.
+// Reader reads values and collects their faults. The zero value is ready to use.
 type Reader struct {
 	// Expand, if set, replaces the variables in the text of v, for example ${NAME}. An error of Expand is a fault of v.
 	Expand func(v Value, text string) (string, error)
-	// Strange, if set, makes the fault for an unknown key in place of the default one.
-	Strange func(m Member, known []string) *Fault
-	// Wrong, if set, makes the message for a value of the wrong kind. want is what is expected, for example "a string"; remedy may
-	// be empty.
-	Wrong func(v Value, want, remedy string) string
 
 	faults []*Fault
 }
@@ -65,20 +60,14 @@ type Reader struct {
 func (r *Reader) Faults() []*Fault { return r.faults }
 
 // Err joins the faults to one error. It has at most the first most faults, and the number of the others; if most is 0, it has all. It
-// is nil if there are none.
+// is nil if there are none. An annotation of 256 KiB could have a great many faults.
 func (r *Reader) Err(most int) error {
 	all := make([]error, 0, len(r.faults))
 	for _, f := range r.faults {
 		all = append(all, f)
 	}
-	return Bounded(all, most)
-}
-
-// Bounded joins the first most errors and adds the number of the others; if most is 0, it joins all. An annotation of 256 KiB could have
-// a great many faults.
-func Bounded(all []error, most int) error {
 	if most > 0 && len(all) > most {
-		all = append(slices.Clone(all[:most]), fmt.Errorf("and %d more", len(all)-most))
+		all = append(all[:most], fmt.Errorf("and %d more", len(all)-most))
 	}
 	return errors.Join(all...)
 }
@@ -111,36 +100,21 @@ func (r *Reader) Fault(v Value, format string, args ...any) {
 	r.Add(&Fault{Place: v.Place, Field: v.Field, Message: fmt.Sprintf(format, args...)})
 }
 
-// Unknown records a fault for a key that is not in known.
+// Unknown records a fault for a key that is not in known: it is misspelled, or only a newer release knows it.
 func (r *Reader) Unknown(m Member, known ...string) {
-	if r.Strange != nil {
-		r.Add(r.Strange(m, known))
-		return
-	}
-	r.Add(&Fault{Place: m.Value.Place, Field: m.Value.Field, Message: "unknown key: " + Suggest(m.Key, known...), Unknown: true})
+	r.Add(&Fault{Place: m.Name, Field: m.Value.Field, Message: "unknown key: " + Suggest(m.Key, known...), Unknown: true})
 }
 
 // Mismatch records a fault because v is not of the kind want, for example "a string".
-func (r *Reader) Mismatch(v Value, want, remedy string) {
-	switch {
-	case r.Wrong != nil:
-		r.Fault(v, "%s", r.Wrong(v, want, remedy))
-	case remedy == "":
-		r.Fault(v, "%s, but %s is wanted", v.Kind, want)
-	default:
-		r.Fault(v, "%s, but %s is wanted: %s", v.Kind, want, remedy)
-	}
-}
+func (r *Reader) Mismatch(v Value, want string) { r.Fault(v, "is %s: write %s", v.Kind, want) }
 
 // Text returns the string that v holds. ok is false after a fault: v is no string, or Expand failed.
-func (r *Reader) Text(v Value) (text string, ok bool) {
-	return r.TextOf(v, "a string", "put it in quotes")
-}
+func (r *Reader) Text(v Value) (text string, ok bool) { return r.TextOf(v, "a string, in quotes") }
 
 // TextOf is Text for a string with a meaning: want names what is expected in a message, for example "an address".
-func (r *Reader) TextOf(v Value, want, remedy string) (text string, ok bool) {
+func (r *Reader) TextOf(v Value, want string) (text string, ok bool) {
 	if v.Kind != String {
-		r.Mismatch(v, want, remedy)
+		r.Mismatch(v, want)
 		return "", false
 	}
 	if r.Expand == nil {
@@ -169,15 +143,12 @@ func NotOne(shown string, known ...string) string {
 }
 
 // Items returns the items of a list. If v is no list, it records a fault.
-func (r *Reader) Items(v Value) []Value {
-	return r.ItemsOf(v, "a list", "put it in brackets (in YAML behind a dash)")
-}
+func (r *Reader) Items(v Value) []Value { return r.ItemsOf(v, "a list, such as [a, b]") }
 
 // ItemsOf returns the items of a list. If v is no list, it records a fault that names want, for example "a list of addresses".
-func (r *Reader) ItemsOf(v Value, want, remedy string) []Value {
+func (r *Reader) ItemsOf(v Value, want string) []Value {
 	if v.Kind != List {
-		r.Mismatch(v, want, remedy)
-		return nil
+		r.Mismatch(v, want)
 	}
 	return v.Items()
 }
@@ -200,10 +171,6 @@ const maxKeys = 64
 // Members returns an object's members in the order of the text. If v is no object or has more than 64 keys, it records a fault and returns
 // none. A key that occurs twice is a fault, because most JSON parsers use the last one without an error.
 func (r *Reader) Members(v Value) []Member {
-	if v.Kind != Object {
-		r.Mismatch(v, "an object", "")
-		return nil
-	}
 	all := r.Plain(v)
 	if len(all) > maxKeys {
 		r.Fault(v, "more than %d keys: take out those that are not settings", maxKeys)
@@ -217,9 +184,12 @@ func (r *Reader) Members(v Value) []Member {
 	return all
 }
 
-// Plain returns an object's members without a limit on their number. A key that is not a string, which only YAML allows, is a fault
-// and is left out.
+// Plain returns an object's members in the order of the text, without a limit on their number. If v is no object, it records a fault. A
+// key that is not a string, which only YAML allows, is a fault and is left out.
 func (r *Reader) Plain(v Value) []Member {
+	if v.Kind != Object {
+		r.Mismatch(v, "an object, such as {key: value}")
+	}
 	return slices.DeleteFunc(v.Members(), func(m Member) bool {
 		if m.Odd != "" {
 			r.Fault(Value{Field: v.Field, Place: m.Name},
@@ -275,9 +245,6 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
-
-// Clip shortens s for a message to at most 60 characters, as ClipTo does.
-func Clip(s string) string { return ClipTo(s, 60) }
 
 // ClipTo returns at most the given number of the first characters of s, with … after them if it left some out.
 func ClipTo(s string, most int) string {

@@ -66,11 +66,11 @@ func TestReader(t *testing.T) {
 	r.OneOf(v.At("f"), "z", "p", "q")
 	r.Unknown(Member{Key: "bb", Value: v.At("bb")}, "b", "c")
 	want := `top.a: appears twice: write it once
-top.b[0]: a number, but a string is wanted: put it in quotes
-top.b[2]: null, but a string is wanted: put it in quotes
-top.a: an object, but a string is wanted: put it in quotes
+top.b[0]: is a number: write a string, in quotes
+top.b[2]: is null: write a string, in quotes
+top.a: is an object: write a string, in quotes
 top.e: E is not set: set it
-top: an object, but a list is wanted: put it in brackets (in YAML behind a dash)
+top: is an object: write a list, such as [a, b]
 top.f: "z" is not known: write one of p, q
 top.bb: unknown key: write "b"`
 	if got := r.Err(0).Error(); got != want {

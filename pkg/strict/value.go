@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -31,8 +30,10 @@ type Value struct {
 	Kind  Kind
 	Text  string // contents of a string, or another scalar as text
 
-	// raw is the value's valid JSON, nil if another decoder read the value. Items and Members decode raw when they are called.
+	// raw is the value's valid JSON, nil if another decoder read the value, and start its offset in the text that the function JSON got.
+	// Items and Members decode raw when they are called.
 	raw     []byte
+	start   int
 	items   []Value
 	members []Member
 }
@@ -53,7 +54,7 @@ func JSON(file, field string, text []byte) (Value, error) {
 		return Value{Field: field}, err
 	}
 	start := len(text) - len(bytes.TrimLeft(text, " \t\r\n"))
-	return of(field, Place{File: file, Line: 1}.after(text[:start]), raw), nil
+	return of(field, Place{File: file, Line: 1}.after(text[:start]), raw, start), nil
 }
 
 // ErrorLine returns the line of text, counted from 1, where JSON found a syntax error.
@@ -72,9 +73,8 @@ func (p Place) after(text []byte) Place {
 }
 
 // of returns the value of a JSON text that is known to be valid.
-func of(field string, at Place, raw []byte) Value {
-	raw = bytes.TrimSpace(raw)
-	v := Value{Field: field, Place: at, raw: raw}
+func of(field string, at Place, raw []byte, start int) Value {
+	v := Value{Field: field, Place: at, raw: raw, start: start}
 	switch raw[0] {
 	case '{':
 		v.Kind = Object
@@ -107,12 +107,19 @@ func (v Value) inside(take func(key string, v Value)) {
 		if dec.Decode(&raw) != nil {
 			return
 		}
-		take(key, of("", v.Place.after(v.raw[:int(dec.InputOffset())-len(raw)]), raw))
+		at := int(dec.InputOffset()) - len(raw)
+		take(key, of("", v.Place.after(v.raw[:at]), raw, v.start+at))
 	}
 }
 
 // Raw returns the JSON text of a value that JSON returned, nil for any other value.
 func (v Value) Raw() []byte { return v.raw }
+
+// Start returns the offset of Raw in the text that JSON got.
+func (v Value) Start() int { return v.start }
+
+// End returns the offset after Raw.
+func (v Value) End() int { return v.start + len(v.raw) }
 
 // ListOf returns a list of values that another decoder has read. The method Items sets each value's Field from its position.
 func ListOf(place Place, items []Value) Value { return Value{Kind: List, Place: place, items: items} }
@@ -151,16 +158,6 @@ func (v Value) Map() map[string]Value {
 	out := map[string]Value{}
 	for _, m := range v.Members() {
 		out[m.Key] = m.Value
-	}
-	return out
-}
-
-// Sorted returns an object's members sorted by key. If a key occurs twice, the last one counts.
-func (v Value) Sorted() []Member {
-	all := v.Map()
-	out := make([]Member, 0, len(all))
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, Member{Key: key, Name: all[key].Place, Value: all[key]})
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -53,7 +54,7 @@ func TestLacks(t *testing.T) {
 	lack := v.missingRules(a, b)
 	testutil.WantError(t, lack, b.String())
 	testutil.Check(t, (&verb{backend: rules.OfVariant(iptables.NFT, nil)}).missingRules(a, b), "where no rules are, the plugin makes them")
-	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}
+	c := &Conf{Steer: conflist.SteerAlways, Redirects: []steer.Redirect{redirect4}}
 	if d := decide(c, redirect4, hostnet.Found{}, facts{Unsupported: lack}); d.State != podfile.Pending || d.Reason == "" {
 		t.Errorf("decided %+v, want it to wait", d)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -99,7 +100,7 @@ func status(ctx context.Context, e env, args *skel.CmdArgs) error {
 }
 
 func (v *verb) status(context.Context) error {
-	if v.conf.OnUnsupported != unsupportedFail || v.conf.Steer == steerOff {
+	if v.conf.OnUnsupported != unsupportedFail || v.conf.Steer == conflist.SteerOff {
 		return nil
 	}
 	err := v.backend.Supported(-1, steer.ClusterDNS(v.conf.Redirects)...)

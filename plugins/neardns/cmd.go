@@ -174,13 +174,11 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 	if ns, inode, err = podfile.OpenNetNS(path); err != nil {
 		return nil, 0, false, err
 	}
-	own, ownInode, err := podfile.OpenNetNS(ownNamespace)
-	if err != nil {
+	if isHost, err = isHostNS(inode); err != nil {
 		ns.Close()
 		return nil, 0, false, err
 	}
-	own.Close()
-	return ns, inode, inode == ownInode, nil
+	return ns, inode, isHost, nil
 }
 
 // delAnyway runs del after the CNI library (skel) has rejected a DEL, and returns no error, so that the runtime goes on with the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/sandbox"
@@ -26,9 +27,6 @@ const (
 	keyValidOldTypo  = "cni.dev/attachments" // an earlier name (containernetworking/cni#1101); libcni sends the list under both names
 	noLogFile        = "none"
 	domainDefault    = "cluster.local"
-	steerProven      = "proven"
-	steerAlways      = "always"
-	steerOff         = "off"
 	backendAuto      = "auto" // the agent chooses
 	unsupportedAllow = "allow"
 	unsupportedFail  = "fail"
@@ -116,10 +114,10 @@ func (e *confError) Error() string {
 // is not allowed.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
-		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
+		ClusterDomain: domainDefault, Steer: conflist.SteerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
 		StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir,
 		LogFile:    filepath.Join(nodestate.DefaultStateDir, nodestate.PluginLogName),
-		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
+		ResolvConf: conflist.ResolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: conflist.HostResolvConf,
 	}
 	top, err := strict.JSON("", "", stdin)
 	if err == nil && top.Kind != strict.Object {
@@ -131,7 +129,6 @@ func parseConf(stdin []byte) (*Conf, error) {
 		return c, &confError{types.ErrDecodingFailure, []*strict.Fault{{Message: message}}}
 	}
 	r := &confReader{top: top.Map()}
-	r.Wrong = wrong
 	r.keys(c)
 	r.own(c)
 	r.runtime(c)
@@ -163,7 +160,7 @@ func (r *confReader) own(c *Conf) {
 		r.fault("clusterDomain", "%q is not a domain name: write it like %s", c.ClusterDomain, domainDefault)
 	}
 	r.oneOf("backend", &c.Backend, backendAuto, rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy)
-	r.oneOf("steer", &c.Steer, steerProven, steerAlways, steerOff)
+	r.oneOf("steer", &c.Steer, conflist.SteerProven, conflist.SteerAlways, conflist.SteerOff)
 	r.oneOf("onUnsupported", &c.OnUnsupported, unsupportedAllow, unsupportedFail)
 	r.path("stateDir", &c.StateDir)
 	r.path("persistDir", &c.PersistDir)

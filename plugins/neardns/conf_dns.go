@@ -1,47 +1,40 @@
 package main
 
 import (
-	"slices"
-
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Keys about pods' own DNS settings, their values and one default.
+// Keys about pods' own DNS settings.
 const (
 	keyDNS             = "dns"
 	keyResolvConf      = "resolvConf"
 	keyResolvConfPaths = "resolvConfPaths"
 	keyHostResolvConf  = "hostResolvConf"
-	resolvConfAuto     = "auto"
-	resolvConfOff      = "off"
-	hostResolvConf     = "/etc/resolv.conf"
 )
 
 // podDNSKeys reads the keys about pods' DNS settings: which settings pods get, and where the resolv.conf files are.
 func (r *confReader) podDNSKeys(c *Conf) {
-	r.oneOf(keyResolvConf, &c.ResolvConf, resolvConfAuto, resolvConfOff)
+	r.oneOf(keyResolvConf, &c.ResolvConf, conflist.ResolvConfAuto, conflist.ResolvConfOff)
 	r.path(keyHostResolvConf, &c.HostResolvConf)
 	if v, ok := r.top[keyResolvConfPaths]; ok {
-		items := v.Items()
-		c.ResolvConfPaths = nil
-		if len(items) == 0 || slices.ContainsFunc(items, func(p strict.Value) bool { return p.Kind != strict.String }) {
-			r.Fault(v, `not a list of paths, or empty: write it like [%q], or take it out`, sandbox.Patterns()[0])
-			items = nil
-		}
-		for _, p := range items {
-			c.ResolvConfPaths = append(c.ResolvConfPaths, p.Text)
-			if err := sandbox.CheckPattern(p.Text); err != nil {
+		c.ResolvConfPaths = r.Texts(v, func(p strict.Value, path string) string {
+			if err := sandbox.CheckPattern(path); err != nil {
 				r.Fault(p, "%v", err)
 			}
+			return path
+		})
+		if len(c.ResolvConfPaths) == 0 {
+			r.Fault(v, `names no path: write it like [%q], or take it out`, sandbox.Patterns()[0])
 		}
 	}
 	v, ok := r.top[keyDNS]
 	if !ok {
 		return
 	}
-	own := strict.Reader{Wrong: r.Wrong}
+	var own strict.Reader
 	c.Rules = overlay.Read(&own, v)
 	for _, f := range own.Faults() {
 		if f.Unknown {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -20,22 +19,6 @@ type confReader struct {
 
 func (r *confReader) fault(field, format string, args ...any) {
 	r.Fault(strict.Value{Field: field}, format, args...)
-}
-
-// wrong returns the message for a value of the wrong type. If a string is wanted, it shows the value, because often only the
-// quotes are missing.
-func wrong(v strict.Value, want, remedy string) string {
-	switch want {
-	case "a string":
-		shown := v.Text
-		if shown == "" {
-			shown = string(v.Kind)
-		}
-		return fmt.Sprintf("%s is not a string: %s", shown, remedy)
-	case steer.WantRedirect:
-		return "neither an address nor an object: " + remedy
-	}
-	return fmt.Sprintf("not %s: %s", want, remedy)
 }
 
 func (r *confReader) logging(c *Conf) {
@@ -65,7 +48,7 @@ func (r *confReader) redirects(c *Conf) {
 	}
 	var locals []netip.Addr
 	if v, ok := r.top["localAddresses"]; ok && v.Kind != strict.Null {
-		for _, item := range r.ItemsOf(v, "a list", `write it like ["169.254.20.10"]`) {
+		for _, item := range r.ItemsOf(v, `a list, such as ["169.254.20.10"]`) {
 			locals = append(locals, r.addr(item))
 		}
 	}
@@ -85,7 +68,7 @@ func (r *confReader) redirects(c *Conf) {
 }
 
 func (r *confReader) addr(v strict.Value) netip.Addr {
-	text, ok := r.TextOf(v, "a string", "write an IP address in quotes")
+	text, ok := r.TextOf(v, "an IP address, in quotes")
 	if !ok {
 		return netip.Addr{}
 	}

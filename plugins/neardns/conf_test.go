@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
@@ -75,8 +76,8 @@ func TestParseConfBadInput(t *testing.T) {
 		"redirects empty":          {`{"redirects":[]}`, 7, []string{"redirects: missing, empty"}},
 		"redirects a string":       {`{"redirects":"10.96.0.10"}`, 7, []string{"redirects:", "not a list"}},
 		"redirects null":           {`{"redirects":null}`, 7, []string{"redirects: missing"}},
-		"redirect a number":        {`{"redirects":[10]}`, 7, []string{"redirects[0]: neither an address nor an object"}},
-		"redirect null":            {`{"redirects":[null]}`, 7, []string{"redirects[0]: neither"}},
+		"redirect a number":        {`{"redirects":[10]}`, 7, []string{"redirects[0]: is a number: write \"10.96.0.10\" or {"}},
+		"redirect null":            {`{"redirects":[null]}`, 7, []string{"redirects[0]: is null: write"}},
 		"redirect no address":      {`{"redirects":["10.96.0.300"]}`, 7, []string{`redirects[0]: "10.96.0.300" is not an IP address`, "write it"}},
 		"redirect with port":       {`{"redirects":["10.96.0.10:53"]}`, 7, []string{"redirects[0]:", "without port"}},
 		"redirect a name":          {`{"redirects":["kube-dns"]}`, 7, []string{"redirects[0]:", "not an IP address"}},
@@ -87,19 +88,19 @@ func TestParseConfBadInput(t *testing.T) {
 		"misspelt":                 {`{"redirect":["10.96.0.10"]}`, 7, []string{`redirect: unknown key: write "redirects"`, "redirects: missing"}},
 		"two faults":               {string(withKeys(`"colour":"red","steer":"on"`)), 7, []string{"colour:", "; steer:"}},
 		"domain":                   {string(withKeys(`"clusterDomain":"a..b"`)), 7, []string{`clusterDomain: "a..b" is not a domain name`}},
-		"domain a number":          {string(withKeys(`"clusterDomain":7`)), 7, []string{"clusterDomain: 7 is not a string"}},
-		"domain null":              {string(withKeys(`"clusterDomain":null`)), 7, []string{"clusterDomain: null is not a string"}},
+		"domain a number":          {string(withKeys(`"clusterDomain":7`)), 7, []string{"clusterDomain: is a number: write a string, in quotes"}},
+		"domain null":              {string(withKeys(`"clusterDomain":null`)), 7, []string{"clusterDomain: is null: write"}},
 		"local no address":         {string(withKeys(`"localAddresses":["x"]`)), 7, []string{`localAddresses[0]: "x" is not an IP address`}},
-		"local no list":            {string(withKeys(`"localAddresses":"169.254.20.10"`)), 7, []string{"localAddresses: not a list"}},
+		"local no list":            {string(withKeys(`"localAddresses":"169.254.20.10"`)), 7, []string{"localAddresses: is a string: write a list"}},
 		"local is steering":        {string(withKeys(`"localAddresses":["169.254.20.11"]`)), 7, []string{"localAddresses[0]:", "already used"}},
 		"backend":                  {string(withKeys(`"backend":"ebpf"`)), 7, []string{`backend: "ebpf" is not known: write one of auto, nftables, iptables, iptables-nft, iptables-legacy`}},
-		"steer":                    {string(withKeys(`"steer":true`)), 7, []string{"steer: true is not a string"}},
+		"steer":                    {string(withKeys(`"steer":true`)), 7, []string{"steer: is a boolean: write a string"}},
 		"onUnsupported":            {string(withKeys(`"onUnsupported":"ignore"`)), 7, []string{"onUnsupported:", "allow, fail"}},
 		"stateDir":                 {string(withKeys(`"stateDir":"run/neardns"`)), 7, []string{`stateDir: "run/neardns" is not an absolute path`}},
 		"stateDir with NUL":        {string(withKeys(`"stateDir":"/run/\u0000"`)), 7, []string{"stateDir:"}},
 		"persistDir":               {string(withKeys(`"persistDir":""`)), 7, []string{"persistDir:", "absolute path"}},
 		"logFile":                  {string(withKeys(`"logFile":"log"`)), 7, []string{"logFile:", "absolute path"}},
-		"logFile a number":         {string(withKeys(`"logFile":5`)), 7, []string{"logFile: 5 is not a string"}},
+		"logFile a number":         {string(withKeys(`"logFile":5`)), 7, []string{"logFile: is a number: write a string"}},
 		"logLevel":                 {string(withKeys(`"logLevel":"loud"`)), 7, []string{"logLevel:", "debug, info, warn, error"}},
 		"valid attachments":        {string(withKeys(`"cni.dev/valid-attachments":{}`)), 7, []string{"cni.dev/valid-attachments:", "nothing is removed"}},
 	} {
@@ -223,7 +224,7 @@ func FuzzParseConf(f *testing.F) {
 		if len(plan.File.Decisions) != len(c.Redirects) {
 			t.Fatalf("%d decisions for %d redirects", len(plan.File.Decisions), len(c.Redirects))
 		}
-		if n := len(plan.File.In(podfile.Steered)); n > 0 && c.Steer != steerAlways {
+		if n := len(plan.File.In(podfile.Steered)); n > 0 && c.Steer != conflist.SteerAlways {
 			t.Fatalf("%d steered without proof", n)
 		}
 	})

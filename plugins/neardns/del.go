@@ -28,23 +28,27 @@ func (v *verb) del(context.Context) error {
 		return fmt.Errorf("not an attachment of this plugin: %w", err)
 	}
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, id, ifName))
-	known := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	v.addOutcome("had_file", err == nil)
+	if err == nil {
+		return v.forget(f, v.args.Netns)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
 		v.log.Warn("state file unreadable; the pod's rules are looked for in CNI_NETNS, if set", "verb", v.name, "container_id", id, "err", err)
 	}
-	var errs []error
-	if known {
-		errs = append(errs, v.clear(f, v.args.Netns))
-	} else if v.args.Netns != "" {
-		errs = append(errs, v.clearUnknown(v.args.Netns, id, ifName))
+	var cleared error
+	if v.args.Netns != "" {
+		cleared = v.clearUnknown(v.args.Netns, id, ifName)
 	}
-	// Remove the state file before the exemption from node interception: while the file exists, an agent adds the exemption
-	// again.
-	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
-	if known && f.OptOut && len(f.Addresses) > 0 {
+	return errors.Join(cleared, podfile.Remove(v.conf.StateDir, id, ifName))
+}
+
+// forget removes what a state file records of an interface: its rules, the file, and the exemption from node interception. It removes the
+// file before the exemption: while the file exists, an agent adds the exemption again.
+func (v *verb) forget(f podfile.File, otherPath string) error {
+	errs := []error{v.clear(f, otherPath), podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)}
+	if f.OptOut && len(f.Addresses) > 0 {
 		errs = append(errs, v.withRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
 	}
-	v.addOutcome("had_file", known)
 	return errors.Join(errs...)
 }
 
@@ -86,12 +90,11 @@ func (v *verb) clearUnknown(path, containerID, ifName string) error {
 }
 
 func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) error {
-	own, ownInode, err := podfile.OpenNetNS(ownNamespace)
+	isHost, err := isHostNS(inode)
 	if err != nil {
 		return err
 	}
-	own.Close()
-	if inode == ownInode {
+	if isHost {
 		v.addOutcome("note", "the netns is the host's: its rules stay")
 		return nil
 	}
@@ -100,6 +103,15 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 		return fmt.Errorf("pod table in %s: %w", ns.Name(), err)
 	}
 	return nil
+}
+
+// isHostNS reports whether the netns with this inode is the host's.
+func isHostNS(inode uint64) (bool, error) {
+	own, ownInode, err := podfile.OpenNetNS(ownNamespace)
+	if err != nil {
+		return false, err
+	}
+	return inode == ownInode, own.Close()
 }
 
 // gc is the CNI verb GC: it removes, as DEL does, the rules and files of every pod interface of this network that the runtime
@@ -154,9 +166,5 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 	case f.Network != v.conf.Name:
 		return false, nil
 	}
-	errs := []error{v.clear(f, ""), podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)}
-	if f.OptOut && len(f.Addresses) > 0 {
-		errs = append(errs, v.withRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
-	}
-	return true, errors.Join(errs...)
+	return true, v.forget(f, "")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
@@ -72,7 +73,7 @@ func bypassReason(c *Conf, in call) string {
 		return "the pod shares the host's network namespace"
 	case in.Settings.OptOut:
 		return overlay.OptedOut
-	case c.Steer == steerOff:
+	case c.Steer == conflist.SteerOff:
 		return "steer is off in the configuration"
 	}
 	return overlay.NotClusterDNS(in.Settings.nameservers, c.Redirects, c.Locals)
@@ -116,7 +117,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d = decide(c, r, f.Ways[i], f)
-			if d.Local = overlay.LocalOf(in.Settings.nameservers, c.Locals, r.ClusterDNS); c.Steer != steerAlways && !d.Local.IsValid() {
+			if d.Local = overlay.LocalOf(in.Settings.nameservers, c.Locals, r.ClusterDNS); c.Steer != conflist.SteerAlways && !d.Local.IsValid() {
 				d = afterTrial(d)
 			}
 		}
@@ -156,7 +157,7 @@ func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decisio
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks are unknown: " + f.UplinksErr.Error()}
 	case f.Unsupported != nil:
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.Unsupported.Error()}
-	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
+	case c.Steer == conflist.SteerAlways || f.Proof.Covers(r.ClusterDNS):
 		return podfile.Decision{Redirect: r, State: podfile.Steered}
 	case f.ProofErr != nil:
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.ProofErr.Error()}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/resolvconf"
@@ -67,7 +68,7 @@ func (v *verb) applySettings(in call, ns *os.File) podSettings {
 func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFacts {
 	f := settingsFacts{SandboxErr: errNotSearched}
 	f.Node.ClusterDNS, f.Node.ClusterDomain = steer.ClusterDNS(v.conf.Redirects), v.conf.ClusterDomain
-	changes := wanted.Wants() && v.conf.ResolvConf != resolvConfOff
+	changes := wanted.Wants() && v.conf.ResolvConf != conflist.ResolvConfOff
 	if in.byCRI() && !in.SharesHost && (changes || v.conf.DNS == nil) {
 		f.Sandbox, f.SandboxErr = sandbox.Find(v.conf.ResolvConfPaths, in.ContainerID)
 	}
@@ -92,7 +93,7 @@ func planSettings(c *Conf, in call, wanted overlay.PodRules, f settingsFacts) po
 	switch {
 	case !wanted.Wants():
 		return s
-	case c.ResolvConf == resolvConfOff:
+	case c.ResolvConf == conflist.ResolvConfOff:
 		s.DNS.Reason = "resolvConf is off in the configuration"
 		return s
 	case in.SharesHost:

@@ -241,7 +241,7 @@ func TestPodDNSFaults(t *testing.T) {
 		`"dns":{"options":[{"name":"ndots"}],"namespaces":{"a":{"options":[{"name":"b"}]}}}`: "dns.options[0]: an object: write it as",
 		`"dns":{"nameservers":"local","namespaces":{"a":{"nameservers":"local"}}}`:           "dns.nameservers: a string: write it as [\"local\"] here",
 		`"resolvConf":"on"`:              `resolvConf: "on" is not known: write one of auto, off`,
-		`"resolvConfPaths":[]`:           "resolvConfPaths: not a list of paths, or empty",
+		`"resolvConfPaths":[]`:           "resolvConfPaths: names no path",
 		`"resolvConfPaths":["/a/b"]`:     `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
 		`"hostResolvConf":"resolv.conf"`: `hostResolvConf: "resolv.conf" is not an absolute path`,
 	} {
@@ -254,8 +254,8 @@ func TestPodDNSFaults(t *testing.T) {
 
 // A list kept by hand may have keys of an earlier or later release: they stop no pod, and the others count.
 func TestPodDNSUnknownKeys(t *testing.T) {
-	for key, want := range map[string]string{`"domain":"x"`: "dns.domain: unknown key", `"limits":"kubernetes"`: "dns.limits: was taken out",
-		`"searchCompletion":true`: "dns.searchCompletion: was taken out"} {
+	for key, want := range map[string]string{`"domain":"x"`: "dns.domain: unknown key", `"limits":"kubernetes"`: "dns.limits: unknown key",
+		`"searchCompletion":true`: "dns.searchCompletion: unknown key"} {
 		conf, err := parseConf(withKeys(`"dns":{"options":["ndots:2"],` + key + `}`))
 		if err != nil || len(conf.Unknown) != 1 || !strings.Contains(conf.Unknown[0].Error(), want) || conf.Rules.IsZero() {
 			t.Errorf("%s: %v, unknown %v, %+v", key, err, conf.Unknown, conf.Rules)

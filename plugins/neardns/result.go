@@ -34,7 +34,7 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if head.CNIVersion == "" {
 		// The CNI library takes a result without a version for 0.1.0, but it is meant in the configuration's version.
 		var err error
-		if out, err = withVersion(out, c.CNIVersion); err != nil {
+		if out, err = withKey(out, "cniVersion", c.CNIVersion); err != nil {
 			return bad(err)
 		}
 		head.CNIVersion = c.CNIVersion
@@ -65,16 +65,15 @@ func convert(r types.Result, version string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// withVersion sets cniVersion in a JSON object and leaves its other values unchanged.
-func withVersion(object []byte, version string) ([]byte, error) {
+// withKey sets a key in a JSON object and leaves its other values unchanged.
+func withKey(object []byte, key string, value any) ([]byte, error) {
 	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(object, &keys); err != nil {
-		return nil, err
+	err := json.Unmarshal(object, &keys)
+	if err == nil {
+		keys[key], err = json.Marshal(value)
 	}
-	quoted, err := json.Marshal(version)
 	if err != nil {
 		return nil, err
 	}
-	keys["cniVersion"] = quoted
 	return json.Marshal(keys)
 }

@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
+	"maps"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
@@ -32,36 +32,18 @@ func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) 
 // withDNS replaces the DNS settings in a CNI result. An earlier plugin's key dns.domain stays: it is the older form of a search
 // list.
 func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
-	var keys, dns map[string]json.RawMessage
-	if err := json.Unmarshal(result, &keys); err != nil {
+	var prev struct {
+		DNS map[string]any `json:"dns"`
+	}
+	if err := json.Unmarshal(result, &prev); err != nil {
 		return nil, err
 	}
-	if raw, ok := keys["dns"]; ok {
-		if err := json.Unmarshal(raw, &dns); err != nil {
-			return nil, fmt.Errorf("dns: %w", err)
+	dns := map[string]any{}
+	maps.Copy(dns, prev.DNS)
+	for key, words := range map[string][]string{"nameservers": s.Nameservers, "search": s.Searches, "options": s.Options} {
+		if delete(dns, key); len(words) > 0 {
+			dns[key] = words
 		}
 	}
-	if dns == nil {
-		dns = map[string]json.RawMessage{}
-	}
-	for _, p := range []struct {
-		key   string
-		words []string
-	}{{"nameservers", s.Nameservers}, {"search", s.Searches}, {"options", s.Options}} {
-		delete(dns, p.key)
-		if len(p.words) == 0 {
-			continue
-		}
-		raw, err := json.Marshal(p.words)
-		if err != nil {
-			return nil, err
-		}
-		dns[p.key] = raw
-	}
-	raw, err := json.Marshal(dns)
-	if err != nil {
-		return nil, err
-	}
-	keys["dns"] = raw
-	return json.Marshal(keys)
+	return withKey(result, "dns", dns)
 }

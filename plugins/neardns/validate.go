@@ -6,11 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
-	cniversion "github.com/containernetworking/cni/pkg/version"
-
+	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
@@ -79,50 +76,32 @@ func (r *report) warn(format string, args ...any) {
 
 // checkList checks the JSON of a conflist, or of a drop-in file that has only the neardns entry.
 func checkList(data []byte) (r report) {
-	var list struct {
-		CNIVersion string            `json:"cniVersion"`
-		Name       string            `json:"name"`
-		Type       string            `json:"type"`
-		Plugins    []json.RawMessage `json:"plugins"`
-	}
-	err := json.Unmarshal(data, &list)
-	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
-		message := wrong.Value + " is the wrong type: write an object with cniVersion, name and plugins"
-		r.fault("%s", &strict.Fault{Field: wrong.Field, Message: message})
-		return r
-	} else if err != nil {
-		r.fault("line %d: not valid JSON: %v", strict.ErrorLine(data, err), err)
-		return r
-	}
-	if list.Plugins == nil && list.Type == "neardns" {
+	top, _ := strict.JSON("", "", data) // conflist.Read returns the error
+	keys := top.Map()
+	if _, isList := keys["plugins"]; !isList && keys["type"].Text == conflist.Type {
 		r.entry("", data)
 		return r
 	}
-	if list.Name == "" {
-		r.fault("name: missing: a network needs a name that does not change")
+	list, err := conflist.Read(data)
+	if err != nil {
+		r.fault("%v", err)
+		return r
 	}
-	if supported := cniversion.VersionsStartingFrom("0.3.1").SupportedVersions(); !slices.Contains(supported, list.CNIVersion) {
-		r.fault("cniVersion: %q is not supported: write one of %s", list.CNIVersion, strings.Join(supported, ", "))
+	if err := list.CheckVersion(conflist.Versions()); err != nil {
+		r.fault("%v", err)
 	}
 	found := false
-	for i, raw := range list.Plugins {
-		var entry struct {
-			Type string `json:"type"`
-		}
-		field := fmt.Sprintf("plugins[%d]", i)
-		switch err := json.Unmarshal(raw, &entry); {
-		case err != nil || entry.Type == "":
-			r.fault("%s: no type: each plugin is an object whose type names its binary", field)
-			continue
-		case entry.Type != "neardns":
+	for i, p := range keys["plugins"].Items() {
+		switch {
+		case list.Types[i] != conflist.Type:
 			continue
 		case found:
-			r.fault("%s: a second neardns entry: keep one", field)
+			r.fault("%s: a second neardns entry: keep one", p.Field)
 		case i == 0:
-			r.fault("%s: neardns is first: put it after the plugin that makes the pod's interface", field)
+			r.fault("%s: neardns is first: put it after the plugin that makes the pod's interface", p.Field)
 		}
 		found = true
-		r.entry(field+".", raw)
+		r.entry(p.Field+".", p.Raw())
 	}
 	if !found {
 		r.fault(`plugins: no neardns entry: append {"type": "neardns", "redirects": ["10.96.0.10"]} with your cluster DNS address`)

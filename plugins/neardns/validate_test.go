@@ -63,32 +63,9 @@ func TestTakesTheRenderedEntry(t *testing.T) {
 	testutil.Must(t, err)
 	c := mustConf(t, entry)
 	testutil.Equal(t, "redirects", []steer.Redirect{redirect4, redirect6}, c.Redirects)
-	if c.Steer != steerAlways || c.StateDir != "/run/x" || c.PersistDir != "/var/y" || c.ClusterDomain != "corp.example" || len(c.Locals) != 1 {
+	if c.Steer != conflist.SteerAlways || c.StateDir != "/run/x" || c.PersistDir != "/var/y" || c.ClusterDomain != "corp.example" || len(c.Locals) != 1 {
 		t.Errorf("%+v", c)
 	}
-}
-
-func FuzzValidate(f *testing.F) {
-	files, _ := filepath.Glob("testdata/*.conf*")
-	for _, file := range files {
-		if data, err := os.ReadFile(file); err == nil {
-			f.Add(data)
-		}
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		path := filepath.Join(t.TempDir(), "f.conflist")
-		testutil.Must(t, os.WriteFile(path, data, 0o600))
-		var out, errs bytes.Buffer
-		code := validate(path, &out, &errs)
-		if code == 0 && !strings.Contains(out.String(), "good") || code == 2 && errs.Len() == 0 || code != 0 && code != 2 {
-			t.Fatalf("exit %d, %q, %q", code, out.String(), errs.String())
-		}
-		for line := range strings.Lines(errs.String()) {
-			if !strings.HasPrefix(line, path+": ") {
-				t.Fatalf("no file in %q", line)
-			}
-		}
-	})
 }
 
 // The examples in README.md and docs/pod-dns.md are valid, and README.md describes each key.

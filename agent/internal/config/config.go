@@ -319,25 +319,10 @@ func Read(path string, env Env) (*Node, error) {
 // StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be read
 // or names no valid one, it returns the default.
 func StateDir(path string, env Env) string {
-	dir := nodestate.DefaultStateDir
-	data, err := env.ReadFile(path)
-	if path == "" || err != nil {
-		return dir
+	if n, _ := Read(path, env); n != nil {
+		return n.StateDir
 	}
-	body, err := configfile.Parse(path, data)
-	if err != nil || body.Kind == "" {
-		return dir
-	}
-	n := Node{origins: origins{at: map[string]strict.Place{}, origin: map[string]string{}}}
-	d := n.decoder(env.LookupEnv)
-	for _, p := range d.pairs(body) {
-		if s, ok := d.text(p.Value, ""); p.Key == "stateDir" && ok {
-			if clean, err := configfile.ParsePath(s); err == nil {
-				dir = clean
-			}
-		}
-	}
-	return dir
+	return nodestate.DefaultStateDir
 }
 
 func (n *Node) readCorefile(env Env) error {

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -22,10 +23,6 @@ type decoder struct {
 // decoder returns a decoder for n. It replaces ${NAME} in text values by environment variables, if lookup is not nil.
 func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	d := &decoder{node: n}
-	d.Wrong = configfile.Wrong
-	d.Strange = func(m strict.Member, known []string) *strict.Fault {
-		return configfile.Strange(m, configfile.Suggest(m.Key, known))
-	}
 	if lookup != nil {
 		d.Expand = func(v strict.Value, text string) (string, error) {
 			out, err := configfile.Expand(text, lookup)
@@ -52,7 +49,7 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 		return &strict.Fault{Place: n.at[""], Message: "the file is empty" + start}
 	case strict.Object:
 	default:
-		return &strict.Fault{Place: body.Place, Message: "the file is " + configfile.Kind(body) + start}
+		return &strict.Fault{Place: body.Place, Message: "the file is " + string(body.Kind) + start}
 	}
 	d.group(body)
 	// For a file of another kind, faults about unknown keys alone would not show the cause, so report what is missing.
@@ -79,21 +76,12 @@ func (d *decoder) fail(v strict.Value, format string, args ...any) {
 	d.Fault(v, "%s", message)
 }
 
-// pairs returns the key-value pairs of a mapping, in the order of the file.
-func (d *decoder) pairs(v strict.Value) []strict.Member {
-	if v.Kind != strict.Object {
-		d.Mismatch(v, "a mapping of keys to values", "")
-		return nil
-	}
-	return d.Plain(v)
-}
-
 // group decodes the keys of the whole file, or of a group such as cache.
 func (d *decoder) group(v strict.Value) {
 	if v.Field != "" {
 		d.node.at[v.Field] = v.Place
 	}
-	for _, m := range d.pairs(v) {
+	for _, m := range d.Plain(v) {
 		name := join(v.Field, m.Key)
 		if i := slices.IndexFunc(table(), func(f field) bool { return f.name == name }); i >= 0 {
 			d.node.at[name] = m.Value.Place
@@ -108,7 +96,7 @@ func (d *decoder) group(v strict.Value) {
 			}
 			continue
 		}
-		d.Add(configfile.Strange(m, d.known(v.Field, m.Key)))
+		d.Unknown(m, known(v.Field)...)
 	}
 }
 
@@ -120,30 +108,24 @@ func (d *decoder) given(v strict.Value) bool {
 	return !v.IsNull()
 }
 
-// text returns text with ${NAME} replaced.
-func (d *decoder) text(v strict.Value, want string) (string, bool) { return d.TextOf(v, want, "") }
-
 // raw returns text as it is.
 func (d *decoder) raw(v strict.Value, want string) (string, bool) {
 	if v.Kind != strict.String {
-		d.Mismatch(v, want, "")
+		d.Mismatch(v, want)
 	}
 	return v.Text, v.Kind == strict.String
 }
 
 func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key, ".") }
 
-// known returns the remedy for an unknown key of a mapping: the known key that was probably meant, or all known keys.
-func (d *decoder) known(prefix, key string) string {
+// known returns the known keys of a group, or of the whole file, sorted.
+func known(group string) []string {
 	var keys []string
 	for _, name := range append(groups(), names()...) {
-		rest, ok := strings.CutPrefix(name, prefix)
-		if prefix != "" {
-			rest, ok = strings.CutPrefix(name, prefix+".")
-		}
-		if ok && !strings.Contains(rest, ".") {
-			keys = append(keys, rest)
+		if parent, key := path.Split(strings.ReplaceAll(name, ".", "/")); strings.TrimSuffix(parent, "/") == group {
+			keys = append(keys, key)
 		}
 	}
-	return configfile.Suggest(key, keys)
+	slices.Sort(keys)
+	return keys
 }

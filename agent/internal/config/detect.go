@@ -250,7 +250,7 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 	}
 	from, next := file, *k
 	d := n.decoder(nil)
-	for _, m := range d.pairs(body) {
+	for _, m := range d.Plain(body) {
 		switch m.Key {
 		case "kind":
 			if m.Value.Text != "KubeletConfiguration" {
@@ -259,7 +259,7 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 		case "from":
 			from = file + ", a copy of " + m.Value.Text
 		case "clusterDomain":
-			if s, ok := d.text(m.Value, "text"); ok && s != "" {
+			if s, ok := d.TextOf(m.Value, "text"); ok && s != "" {
 				if next.clusterDomain, err = configfile.ParseDomain(s); err != nil {
 					d.fail(m.Value, "%v", err)
 				}
@@ -286,8 +286,8 @@ func (d *decoder) kubeletDNS(k *kubelet, v strict.Value) {
 		return
 	}
 	k.clusterDNS, k.cache = nil, nil
-	for _, e := range d.ItemsOf(v, "a list of addresses", "") {
-		s, ok := d.text(e, "an address")
+	for _, e := range d.ItemsOf(v, "a list of addresses") {
+		s, ok := d.TextOf(e, "an address")
 		if !ok {
 			continue
 		}

@@ -116,7 +116,7 @@ func groups() []string {
 func fixed(name, value string) field {
 	return field{name: name,
 		set: func(d *decoder, v strict.Value) {
-			if s, ok := d.text(v, value); ok && s != value {
+			if s, ok := d.TextOf(v, value); ok && s != value {
 				d.fail(v, "is %q: write %s, the only one that is known here", s, value)
 			}
 		},
@@ -127,7 +127,7 @@ func fixed(name, value string) field {
 func parsed[T any](name string, reload bool, want string, at func(*Node) *T, parse func(string) (T, error), show func(T) any) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
-			s, ok := d.text(v, want)
+			s, ok := d.TextOf(v, want)
 			if !ok {
 				return
 			}
@@ -154,7 +154,7 @@ func boolean(name string, reload bool, at func(*Node) *bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
 			if v.Kind != strict.Boolean {
-				d.Mismatch(v, "true or false, without quotes", "")
+				d.Mismatch(v, "true or false, without quotes")
 				return
 			}
 			*at(d.node) = v.Text == "true"
@@ -172,7 +172,7 @@ func number(name string, reload bool, at func(*Node) *int) field {
 			case v.Kind == strict.Number && errors.Is(err, strconv.ErrRange):
 				*at(d.node) = 1 << 62 // beyond every bound: Validate reports it
 			default:
-				d.Mismatch(v, "a whole number, without quotes", "")
+				d.Mismatch(v, "a whole number, without quotes")
 			}
 		},
 		show: func(n *Node) any { return *at(n) }}
@@ -204,9 +204,9 @@ func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(strin
 // elements decodes a list of texts one by one, so that a fault names the element.
 func elements[T any](d *decoder, v strict.Value, parse func(string) (T, error)) []T {
 	out := []T{}
-	for _, e := range d.ItemsOf(v, "a list, such as [a, b]", "") {
+	for _, e := range d.ItemsOf(v, "a list, such as [a, b]") {
 		d.node.at[e.Field] = e.Place
-		s, ok := d.text(e, "text")
+		s, ok := d.TextOf(e, "text")
 		if !ok {
 			continue
 		}
@@ -246,7 +246,7 @@ func external(name string, reload bool) field {
 				return
 			}
 			if v.Kind != strict.List {
-				d.Mismatch(v, want, "")
+				d.Mismatch(v, want)
 				return
 			}
 			d.node.Upstreams.Auto, d.node.Upstreams.External = false, elements(d, v, parseSource)
@@ -263,7 +263,7 @@ func external(name string, reload bool) field {
 func redirects(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
-			for _, e := range d.ItemsOf(v, "a list, such as [10.96.0.10], or of clusterDNS and steering", "") {
+			for _, e := range d.ItemsOf(v, "a list, such as [10.96.0.10], or of clusterDNS and steering") {
 				d.node.at[e.Field] = e.Place
 				for _, m := range e.Members() {
 					d.node.at[m.Value.Field] = m.Value.Place
@@ -285,7 +285,7 @@ func redirects(name string, reload bool) field {
 }
 
 func (d *decoder) addr(v strict.Value) netip.Addr {
-	s, ok := d.text(v, "an address, such as 10.96.0.10")
+	s, ok := d.TextOf(v, "an address, such as 10.96.0.10")
 	if !ok {
 		return netip.Addr{}
 	}
@@ -346,7 +346,7 @@ func snippets(name string) field {
 
 // entries returns the pairs of a mapping whose keys are names, such as domains, and not fields.
 func (d *decoder) entries(v strict.Value) []strict.Member {
-	out := d.pairs(v)
+	out := d.Plain(v)
 	for i := range out {
 		out[i].Value.Field = fmt.Sprintf("%s[%s]", v.Field, out[i].Key)
 		d.node.at[out[i].Value.Field] = out[i].Name

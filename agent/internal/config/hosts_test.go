@@ -16,7 +16,7 @@ func TestFaultyHosts(t *testing.T) {
 		many[i] = fmt.Sprintf("a/s%d", i)
 	}
 	cases := map[string]string{
-		`shop/registry`:                     "hosts.services: is text",
+		`shop/registry`:                     "hosts.services: is a string",
 		`{shop: registry}`:                  "hosts.services",
 		`1`:                                 "hosts.services",
 		`true`:                              "hosts.services",

@@ -61,7 +61,7 @@ func (n *Node) Warnings() []string {
 func (d *decoder) plain(v strict.Value) strict.Value {
 	switch v.Kind {
 	case strict.Object:
-		members := d.pairs(v)
+		members := d.Plain(v)
 		for i, m := range members {
 			members[i].Value = d.plain(m.Value)
 			members[i].Value.Place = m.Name
@@ -78,7 +78,7 @@ func (d *decoder) plain(v strict.Value) strict.Value {
 		out.Field = v.Field
 		return out
 	case strict.String, strict.Other:
-		v.Text, _ = d.text(v, "text, a number, true or false")
+		v.Text, _ = d.TextOf(v, "text, a number, true or false")
 	}
 	return v
 }

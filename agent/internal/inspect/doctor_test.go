@@ -204,7 +204,7 @@ func faultyNodes() map[string]func(*facts) {
 		"config": func(f *facts) {
 			f.faults = []error{errors.New("the file has a fault, and the agent serves by the one before: node.yaml:4:1: redirects: has no value: give it one or " +
 				"take the key out")}
-			f.unknown = []string{`node.yaml:5:1: unknown field "upstream": did you mean "upstreams"?`}
+			f.unknown = []string{`node.yaml:5:1: upstream: unknown key: write "upstreams"`}
 			f.want.External = "kube-dns, because its Corefile has the zone corp.example"
 		},
 		"cannot-ask-output": func(f *facts) {

@@ -30,7 +30,7 @@ func TestStatusText(t *testing.T) {
 		ConfigFault: "the file has a fault, and the agent serves by the one before: node.yaml:3:1: redirects: has no value",
 		Agent: &node.Status{Instance: "abc", PID: 7, Version: "v1", Started: since,
 			LastFault: &node.Fault{Time: since, Part: "lease 169.254.20.11/udp", What: "no answer"},
-			Process:   node.Process{Unknown: []string{`node.yaml:4:1: unknown field "cash": did you mean "cache"?`}},
+			Process:   node.Process{Unknown: []string{`node.yaml:4:1: cash: unknown key: write "cache"`}},
 			External:  "kube-dns, because its Corefile has the zone corp.example",
 			Cache:     &node.CacheStatus{Bytes: 2 << 20, Limit: 32 << 20, Hits: 9, Misses: 3},
 			Repair:    "2026-01-02T03:04:06Z link: set up", Repairs: map[string]int{"link": 1, "rules": 2}, Serving: true, Ready: true,

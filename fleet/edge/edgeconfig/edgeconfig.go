@@ -134,12 +134,8 @@ func Load(path string, env Env) (*Config, error) {
 	}
 	e := Default()
 	r := &reader{}
-	r.Wrong = configfile.Wrong
 	if env.LookupEnv != nil {
 		r.Expand = func(_ strict.Value, text string) (string, error) { return configfile.Expand(text, env.LookupEnv) }
-	}
-	r.Strange = func(m strict.Member, known []string) *strict.Fault {
-		return configfile.Strange(m, configfile.Suggest(m.Key, known))
 	}
 	if body.Kind == "" {
 		const message = "the file is empty: start it with apiVersion: " + APIVersion + " and kind: " + Kind
@@ -157,12 +153,11 @@ type reader struct{ strict.Reader }
 
 // keys reads a mapping by calling, for each key in it, that key's function. An unknown key and a missing required key are faults.
 func (r *reader) keys(v strict.Value, read map[string]func(strict.Value), required ...string) {
+	members, seen := r.Members(v), map[string]bool{}
 	if v.Kind != strict.Object {
-		r.Mismatch(v, "a mapping of keys to values", "")
 		return
 	}
-	seen := map[string]bool{}
-	for _, m := range r.Members(v) {
+	for _, m := range members {
 		f := read[m.Key]
 		seen[m.Key] = true
 		switch {
@@ -317,7 +312,7 @@ func (r *reader) number(v strict.Value, least, most int) int {
 	n, err := strconv.Atoi(v.Text)
 	switch {
 	case v.Kind != strict.Number || err != nil && !errors.Is(err, strconv.ErrRange):
-		r.Mismatch(v, "a whole number, without quotes", "")
+		r.Mismatch(v, "a whole number, without quotes")
 	case err != nil || n < least || n > most:
 		r.Fault(v, "%s is not within %d and %d", v.Text, least, most)
 	default:

@@ -82,10 +82,10 @@ func TestLoadEdgeFaults(t *testing.T) {
 	}{
 		"empty":              {"", []string{"edge.yaml", "empty", "kind: EdgeConfig"}},
 		"not YAML":           {"a: [", []string{"not valid YAML"}},
-		"a list":             {"- a", []string{"mapping"}},
+		"a list":             {"- a", []string{"is a list: write an object"}},
 		"another kind":       {strings.Replace(leastEdge, "EdgeConfig", "NodeConfig", 1), []string{"edge.yaml:2", "write EdgeConfig"}},
 		"nothing required":   {"apiVersion: neardns.io/v1alpha1", []string{"kind: missing", "listen: missing", "zones: missing"}},
-		"an unknown key":     {leastEdge + "rates: {}\n", []string{"edge.yaml:6", `unknown field "rates"`, `did you mean "rate"?`}},
+		"an unknown key":     {leastEdge + "rates: {}\n", []string{"edge.yaml:6", `rates: unknown key: write "rate"`}},
 		"no value":           {leastEdge + "rate:\n", []string{"has no value"}},
 		"no zones":           {strings.Replace(leastEdge, "- {name: Shared.Example., primary: 192.0.2.53}", "  []", 1), []string{"names no zone"}},
 		"a zone twice":       {leastEdge + "- {name: shared.example, primary: 192.0.2.53}\n", []string{"zones[1].name", "twice"}},

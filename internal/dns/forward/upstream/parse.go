@@ -3,6 +3,7 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,7 +44,7 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 		case "search", "domain", "options", "sortlist", "lookup", "family", "port":
 			continue
 		default:
-			notes = append(notes, fmt.Sprintf("%s:%d: %q is no line of a resolv.conf and has no effect", file, number, strict.Clip(line)))
+			notes = append(notes, fmt.Sprintf("%s:%d: %s is no line of a resolv.conf and has no effect", file, number, strict.Quote(line)))
 			continue
 		}
 		rest = strings.TrimSpace(rest)
@@ -56,8 +57,8 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver without an address: write one behind it or take the line out", file, number))
 			continue
 		case err != nil:
-			faults = append(faults, fmt.Errorf("%s:%d: nameserver %q is not an IP address: write one, without port, or take the line out",
-				file, number, strict.Clip(rest)))
+			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not an IP address: write one, without port, or take the line out",
+				file, number, strict.Quote(rest)))
 			continue
 		case addr.IsMulticast(), addr.Is4In6():
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not a server's address: write another or take the line out",
@@ -89,24 +90,25 @@ func parseStubDomains(file, text string) (map[string][]nameserver.Address, error
 	}
 	var r strict.Reader
 	if v.Kind != strict.Object && !v.IsNull() {
-		r.Mismatch(v, "an object", "write it as "+example)
+		r.Mismatch(v, "it as "+example)
 	}
 	out := map[string][]nameserver.Address{}
-	for _, m := range v.Sorted() {
-		domain := strings.ToLower(strings.TrimSuffix(m.Key, "."))
-		at := strict.Value{Place: m.Name}
+	all := v.Map() // if a key is there twice, the last one counts, as in kube-dns
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		domain, value := strings.ToLower(strings.TrimSuffix(key, ".")), all[key]
+		at := strict.Value{Place: value.Place}
 		_, twice := out[domain]
 		switch {
 		case !strict.IsDomain(domain):
-			r.Fault(at, "%q is not a domain: write one such as corp.example", strict.Clip(m.Key))
+			r.Fault(at, "%s is not a domain: write one such as corp.example", strict.Quote(key))
 			continue
 		case twice:
 			r.Fault(at, "%s stands twice: keep one", domain)
 			continue
 		}
-		m.Value.Field = domain
+		value.Field = domain
 		faults := len(r.Faults())
-		out[domain] = readServers(&r, m.Value, example)
+		out[domain] = readServers(&r, value, example)
 		if len(out[domain]) == 0 && len(r.Faults()) == faults {
 			r.Fault(at, "%s names no server: name one or take the domain out", domain)
 		}
@@ -130,8 +132,8 @@ func readServers(r *strict.Reader, v strict.Value, example string) (out []namese
 	if v.IsNull() {
 		return nil
 	}
-	for _, item := range r.ItemsOf(v, "a list", "write it as "+example) {
-		text, ok := r.TextOf(item, "a string", "write it as "+example)
+	for _, item := range r.ItemsOf(v, "it as "+example) {
+		text, ok := r.TextOf(item, "it as "+example)
 		if !ok {
 			continue
 		}
