@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,14 +110,7 @@ func queryVersions(ctx context.Context, plugin string) ([]string, error) {
 			programOutput(&stdout, &stderr))
 	}
 	var answer struct{ SupportedVersions []string }
-	dec := json.NewDecoder(bytes.NewReader(stdout.Bytes()))
-	err := dec.Decode(&answer)
-	if err == nil {
-		if _, more := dec.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("more than one JSON object")
-		}
-	}
-	if err != nil {
+	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil {
 		return nil, fmt.Errorf("%s does not answer VERSION as a CNI plugin does: %w%s", plugin, err, programOutput(&stdout, &stderr))
 	}
 	if len(answer.SupportedVersions) == 0 {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -56,24 +57,8 @@ func (f *follower) run(ctx context.Context) error {
 	if f.once {
 		return f.pass()
 	}
-	following, stop := context.WithCancel(ctx)
-	events, again, ended := followFolders(following, f.poll, f.say, filepath.Join(f.from, "etc"), filepath.Join(f.from, "run/systemd/resolve"))
-	defer func() { stop(); <-ended }()
-	next := time.NewTimer(0)
-	defer next.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-events:
-			if !tick.Pause(ctx, settle) {
-				continue
-			}
-		case <-next.C:
-		}
-		again()
-		next.Reset(f.attempt())
-	}
+	attempt := func() (time.Duration, error) { return f.attempt(), nil }
+	return followFolders(ctx, tick.New(), f.poll, f.say, attempt, filepath.Join(f.from, "etc"), filepath.Join(f.from, "run/systemd/resolve"))
 }
 
 // attempt makes a pass, and returns the time until the next. It logs only the first of failures in a row, whose texts differ by the name of
@@ -160,39 +145,56 @@ func readBelow(root, name string) ([]byte, error) {
 	return text, err
 }
 
-// followFolders sends on events when something in one of the folders changes. The caller must call again() to start, and later to watch a
-// folder that was created since. Without inotify there are no events, and the caller has to poll. ended is closed when the goroutine has
-// ended after ctx.
-func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
-	events <-chan struct{}, again func(), ended <-chan struct{},
-) {
-	out, done := tick.New(), make(chan struct{})
+// followFolders calls pass at once, at each tick of changed, when something in a folder changes, and when the time that the last call
+// returned is over, until ctx ends or pass returns an error. A folder that is made later is watched from the next pass on.
+func followFolders(ctx context.Context, changed tick.Chan, poll time.Duration, say func(string, ...any),
+	pass func() (next time.Duration, err error), folders ...string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		say("folders are checked every %s only: %v (raise fs.inotify.max_user_instances)", poll, err)
-		close(done)
-		return out, func() {}, done
+		folders = nil
+	} else {
+		var sending sync.WaitGroup
+		sending.Go(func() { sendChanges(watcher, changed) })
+		defer sending.Wait()  // closing an inotify instance takes the kernel some time
+		defer watcher.Close() //nolint:errcheck // only read
 	}
-	again = func() {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			if !tick.Pause(ctx, settle) {
+				continue
+			}
+		case <-next.C:
+		}
 		for _, f := range folders {
 			_ = watcher.Add(f)
 		}
-	}
-	go func() { // ends with ctx
-		defer close(done)
-		defer func() { _ = watcher.Close() }()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-watcher.Events:
-			case err := <-watcher.Errors: // events were lost, so something happened
-				if err == nil { // the watcher is closed
-					return
-				}
-			}
-			out.Send()
+		after, err := pass()
+		if err != nil {
+			return err
 		}
-	}()
-	return out, again, done
+		next.Reset(after)
+	}
+}
+
+// sendChanges sends a tick for each event of the watcher, until it is closed.
+func sendChanges(watcher *fsnotify.Watcher, changed tick.Chan) {
+	for {
+		select {
+		case _, open := <-watcher.Events:
+			if !open {
+				return
+			}
+		case _, open := <-watcher.Errors: // events were lost, so something happened
+			if !open {
+				return
+			}
+		}
+		changed.Send()
+	}
 }

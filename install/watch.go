@@ -12,7 +12,6 @@ import (
 
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/tick"
 )
 
 const (
@@ -57,35 +56,16 @@ func (w *watch) run(ctx context.Context) error {
 	if source == "" {
 		source = w.entryFile
 	}
-	following, stop := context.WithCancel(ctx)
-	events, again, ended := followFolders(following, w.poll, w.say, w.conf, w.bin, filepath.Dir(source))
-	defer func() { stop(); <-ended }() // wait for the goroutine: closing an inotify instance takes the kernel some time
-	next := time.NewTimer(0)
-	defer next.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			w.say("stopped; %s stays as it is", w.conf)
-			return nil
-		case <-events:
-			if !tick.Pause(ctx, settle) {
-				continue
-			}
-		case <-w.keeper.repaired:
-			w.writeState()
-			continue
-		case <-next.C:
+	err := followFolders(ctx, w.keeper.repaired, w.poll, w.say, func() (time.Duration, error) {
+		if after := w.pace.wait(w.now()); after > 0 {
+			return after, nil
 		}
-		again()
-		after := w.pace.wait(w.now())
-		if after == 0 {
-			var err error
-			if after, err = w.runPass(ctx); err != nil {
-				return err
-			}
-		}
-		next.Reset(after)
+		return w.runPass(ctx)
+	}, w.conf, w.bin, filepath.Dir(source))
+	if err == nil {
+		w.say("stopped; %s stays as it is", w.conf)
 	}
+	return err
 }
 
 // runPass makes one pass, logs what is new, and returns the time until the next. It returns an error only for a bad configuration before
