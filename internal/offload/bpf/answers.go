@@ -74,23 +74,28 @@ func (l *Level) Put(a *Answer) error {
 	}
 	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // the turn of rotated addresses is no secret
 	small, place := s.small(), l.control.place(s.hash(&l.control))
-	was, there := l.byPlace[place]
-	at, moves := was, !there || l.isSmall(was) != small
-	if moves {
+	at, there := l.byPlace[place]
+	if there && l.isSmall(at) != small { // the new answer needs a slot of the other size
+		if err := l.clear(at); err != nil {
+			return err
+		}
+		there = false
+	}
+	if !there {
 		var err error
 		if at, err = l.room(small); err != nil {
-			return errors.Join(err, l.remove(a.Key))
+			return err
 		}
 	}
 	if err := l.write(at, &s); err != nil {
-		if moves {
+		if !there {
 			l.release(at)
 		}
 		return err
 	}
 	old := l.kept[at]
 	l.kept[at] = kept{section: s.section(), place: place, reported: old.reported}
-	if !moves {
+	if there {
 		return nil
 	}
 	if err := l.lead(place, at); err != nil {
@@ -99,16 +104,6 @@ func (l *Level) Put(a *Answer) error {
 		return err
 	}
 	l.byPlace[place] = at
-	if !there {
-		return nil
-	}
-	// The new answer is in a slot of the other size. Clear the old slot too: the program may have read its number just before the place
-	// changed.
-	if err := l.write(was, &objectSlot{}); err != nil {
-		return err
-	}
-	l.kept[was] = kept{reported: l.kept[was].reported}
-	l.release(was)
 	return nil
 }
 
