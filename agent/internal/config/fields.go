@@ -25,7 +25,8 @@ type field struct {
 	name   string // with its group: cache.entries
 	reload bool
 	set    func(d *decoder, v strict.Value)
-	show   func(n *Node) any // the value in YAML; nil: left out
+	show   func(n *Node) any    // the value in YAML; nil: left out
+	check  func(n *Node) string // what is wrong with the value by itself; "": nothing. nil: nothing can be
 }
 
 // table returns the fields in the order in which they are shown. Fields of one group are adjacent.
@@ -47,20 +48,27 @@ func table() []field {
 		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, configfile.ParsePath),
 		stubDomains("stubDomains"),
 		text("kubeDNSConfigMap", reload, func(n *Node) *string { return &n.KubeDNSConfigMap }, configfile.ParsePath),
-		number("cache.entries", reload, func(n *Node) *int { return &n.Cache.Entries }),
-		duration("cache.negativeTTL", reload, func(n *Node) *time.Duration { return &n.Cache.NegativeTTL }),
-		duration("cache.serveStale", reload, func(n *Node) *time.Duration { return &n.Cache.ServeStale }),
-		number("cache.memoryMiB", reload, func(n *Node) *int { return &n.Cache.MemoryMiB }),
+		number("cache.entries", reload, func(n *Node) *int { return &n.Cache.Entries }, 1024, 1_000_000,
+			"an entry takes about a quarter of a kilobyte"),
+		duration("cache.negativeTTL", reload, func(n *Node) *time.Duration { return &n.Cache.NegativeTTL }, time.Second, time.Hour,
+			"a new name is unknown to pods for that long"),
+		duration("cache.serveStale", reload, func(n *Node) *time.Duration { return &n.Cache.ServeStale }, 0, 24*time.Hour, "0s turns it off"),
+		number("cache.memoryMiB", reload, func(n *Node) *int { return &n.Cache.MemoryMiB }, 1, 4096, "it bounds the cache of the whole node"),
 		boolean("cache.prefetch", reload, func(n *Node) *bool { return &n.Cache.Prefetch }),
-		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
+		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }, 0, 5*time.Minute,
+			"with 0s a denial counts at once; a removed name is answered that long"),
 		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, configfile.OneOf(FastPathOn, FastPathOff)),
 		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff,
 			KernelHitsNamespaces, KernelHitsOn, KernelHitsAuto)),
 		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, asWritten, true),
-		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
-		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
-		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }),
-		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }),
+		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }, 16, 100_000, "a miss in flight takes about 30 kB"),
+		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }, 16, 100_000,
+			"an open connection takes 10 kB, and up to 128 KiB with unread answers"),
+		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }, 20*time.Millisecond, time.Second,
+			"it is the time from one probe to the next"),
+		// glibc sends a query again after 5 s. The lease of a hung agent must expire before that.
+		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }, 100*time.Millisecond, 4*time.Second,
+			"pods wait that long for a hung agent, and resolvers send again after 5s"),
 		text("link.name", restart, func(n *Node) *string { return &n.Link.Name }, parseLinkName),
 		boolean("link.clusterDNSOnLink", restart, func(n *Node) *bool { return &n.Link.ClusterDNSOnLink }),
 		text("backend", restart, func(n *Node) *string { return &n.Backend }, configfile.OneOf(BackendAuto, BackendNftables,
@@ -162,8 +170,10 @@ func boolean(name string, reload bool, at func(*Node) *bool) field {
 		show: func(n *Node) any { return *at(n) }}
 }
 
-func number(name string, reload bool, at func(*Node) *int) field {
+// number returns a field whose value is a number from least to most: one beyond that range is probably a typo. why is for the message.
+func number(name string, reload bool, at func(*Node) *int, least, most int, why string) field {
 	return field{name: name, reload: reload,
+		check: func(n *Node) string { return within(*at(n), least, most, why, strconv.Itoa) },
 		set: func(d *decoder, v strict.Value) {
 			whole, err := strconv.ParseInt(v.Text, 10, 64)
 			switch {
@@ -178,15 +188,26 @@ func number(name string, reload bool, at func(*Node) *int) field {
 		show: func(n *Node) any { return *at(n) }}
 }
 
-func duration(name string, reload bool, at func(*Node) *time.Duration) field {
+// within returns the message for a value that is not in its range, and "" for any other.
+func within[T cmp.Ordered](value, least, most T, why string, show func(T) string) string {
+	if value >= least && value <= most {
+		return ""
+	}
+	return fmt.Sprintf("is %s: write %s to %s; %s", show(value), show(least), show(most), why)
+}
+
+// duration returns a field like that of number, for a time.
+func duration(name string, reload bool, at func(*Node) *time.Duration, least, most time.Duration, why string) field {
 	const want = "a time with its unit, such as 150ms, 5s or 1h"
-	return parsed(name, reload, want, at, func(s string) (time.Duration, error) {
+	f := parsed(name, reload, want, at, func(s string) (time.Duration, error) {
 		t, err := time.ParseDuration(s)
 		if err != nil {
 			err = fmt.Errorf("%q is not a time: write %s", s, want)
 		}
 		return t, err
 	}, func(t time.Duration) any { return showDuration(t) })
+	f.check = func(n *Node) string { return within(*at(n), least, most, why, showDuration) }
+	return f
 }
 
 // list returns a field whose value is a list of texts. quiet means that an empty list is not shown.

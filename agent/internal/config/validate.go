@@ -136,43 +136,17 @@ func (n *Node) checkStubDomains() []error {
 // field by itself, so it also works if other fields of the Node could not be read.
 func (n *Node) checkBounds() []error {
 	var faults []error
-	for _, b := range []struct {
-		field           string
-		value, min, max int
-		why             string
-	}{
-		{"cache.entries", n.Cache.Entries, 1024, 1_000_000, "an entry takes about a quarter of a kilobyte"},
-		{"cache.memoryMiB", n.Cache.MemoryMiB, 1, 4096, "it bounds the cache of the whole node"},
-		{"limits.misses", n.Limits.Misses, 16, 100_000, "a miss in flight takes about 30 kB"},
-		{"limits.tcpConnections", n.Limits.TCPConnections, 16, 100_000, "an open connection takes 10 kB, and up to 128 KiB with unread answers"},
-	} {
-		if b.value < b.min || b.value > b.max {
-			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %d: write %d to %d; %s", b.value, b.min, b.max, b.why)))
+	for _, f := range table() {
+		if f.check == nil {
+			continue
+		}
+		if message := f.check(n); message != "" {
+			faults = append(faults, n.fault(f.name, message))
 		}
 	}
 	if n.Cache.NegativeTTL%time.Second != 0 {
 		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them",
 			n.Cache.NegativeTTL)))
-	}
-	for _, b := range []struct {
-		field    string
-		value    time.Duration
-		min, max time.Duration
-		why      string
-	}{
-		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a new name is unknown to pods for that long"},
-		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
-		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute,
-			"with 0s a denial counts at once; a removed name is answered that long"},
-		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
-		// glibc sends a query again after 5 s. The lease of a hung agent must expire before that.
-		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second,
-			"pods wait that long for a hung agent, and resolvers send again after 5s"},
-	} {
-		if b.value < b.min || b.value > b.max {
-			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %s: write %s to %s; %s",
-				showDuration(b.value), showDuration(b.min), showDuration(b.max), b.why)))
-		}
 	}
 	return faults
 }

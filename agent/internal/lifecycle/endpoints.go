@@ -15,7 +15,7 @@ type endpoint struct{ name, addr string }
 
 // serve implements role.serve: it runs the endpoints that the flags and the current Corefile template name, until ctx ends.
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
-	m.Collect(c.faults.Collector())
+	m.Collect(c.faults)
 	handlers := map[string]http.Handler{"metrics": metrics, "health": h.NodeCacheHandler()}
 	var running []endpoint
 	stop := func() {} // stops those

@@ -64,7 +64,7 @@ func TestFaultsByNodeCachesNames(t *testing.T) {
 			}
 		}
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(faults.Collector())
+		registry.MustRegister(faults)
 		families, err := registry.Gather()
 		testutil.Must(t, err)
 		var got []string

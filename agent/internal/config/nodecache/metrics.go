@@ -13,10 +13,7 @@ const (
 
 // Faults counts setup errors in a metric with node-cache's name, so that dashboards and alerts for node-cache continue to work. Any
 // goroutine may use it.
-type Faults struct {
-	vec  *prometheus.CounterVec
-	each map[string]prometheus.Counter
-}
+type Faults struct{ *prometheus.CounterVec }
 
 // NewFaults makes the counters, at zero.
 func NewFaults() *Faults {
@@ -24,20 +21,16 @@ func NewFaults() *Faults {
 		Namespace: "coredns", Subsystem: "nodecache", Name: "setup_errors_total",
 		Help: "The number of errors during periodic network setup for node-cache",
 	}, []string{"errortype"})
-	f := &Faults{vec: vec, each: map[string]prometheus.Counter{}}
 	for _, kind := range []string{FaultIptables, FaultIptablesLock, FaultInterfaceAdd, FaultInterfaceCheck, FaultConfigmap} {
-		f.each[kind] = vec.WithLabelValues(kind)
+		vec.WithLabelValues(kind)
 	}
-	return f
+	return &Faults{vec}
 }
-
-// Collector is what a registry collects.
-func (f *Faults) Collector() prometheus.Collector { return f.vec }
 
 // Count counts err as one of the kinds, unless it is nil, and returns it.
 func (f *Faults) Count(kind string, err error) error {
 	if err != nil {
-		f.each[kind].Inc()
+		f.WithLabelValues(kind).Inc()
 	}
 	return err
 }

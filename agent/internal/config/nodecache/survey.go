@@ -55,11 +55,11 @@ func ReadCorefile(name, text string, own []netip.Addr) (Survey, error) {
 				*e.into = append(*e.into, at)
 			}
 		}
-		forward := b.Directives["forward"]
-		if err := checkForward(forward, own); err != nil {
+		to, err := firstServer(b.Directives["forward"], own)
+		if err != nil {
 			return s, fmt.Errorf("%s: %w", name, err)
 		}
-		if to := firstServer(forward); to.IsValid() {
+		if to.IsValid() {
 			for _, z := range b.Zones {
 				s.Forward[z] = to
 			}
@@ -78,30 +78,22 @@ func bracketed(at string) string {
 	return at
 }
 
-// firstServer returns the first server address on port 53.
-func firstServer(words []corefile.Token) netip.Addr {
+// firstServer returns the first server of a forward directive that has port 53. It is an error if a server is the agent itself. It leaves
+// the directive's options, and another forward after them, for CoreDNS to check.
+func firstServer(words []corefile.Token, own []netip.Addr) (first netip.Addr, err error) {
 	for _, t := range words {
 		if t.Text == "{" {
 			break
 		}
-		if at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://")); err == nil && at.Addr.Port() == kubeDNSPort {
-			return at.Addr.Addr()
-		}
-	}
-	return netip.Addr{}
-}
-
-// checkForward returns an error if a server of a forward directive is the agent itself.
-func checkForward(words []corefile.Token, own []netip.Addr) error {
-	for _, t := range words {
-		if t.Text == "{" {
-			return nil // the options follow; another forward after them is for CoreDNS to check
-		}
 		at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://"))
-		if err == nil && at.Refuse(own) != nil {
-			return fmt.Errorf("line %d: forward to %s, an address of the agent, which would query itself forever: "+
+		switch {
+		case err != nil: // the zone, or a server that only CoreDNS reads
+		case at.Refuse(own) != nil:
+			return first, fmt.Errorf("line %d: forward to %s, an address of the agent, which would query itself forever: "+
 				"name the server behind it, such as the address of a second Service", t.Line, t.Text)
+		case !first.IsValid() && at.Addr.Port() == kubeDNSPort:
+			first = at.Addr.Addr()
 		}
 	}
-	return nil
+	return first, nil
 }

@@ -146,7 +146,7 @@ func TestFaults(t *testing.T) {
 		t.Error(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(f.Collector())
+	registry.MustRegister(f)
 	families, err := registry.Gather()
 	if err != nil || len(families) != 1 || families[0].GetName() != "coredns_nodecache_setup_errors_total" {
 		t.Fatalf("%v, %v", families, err)
