@@ -9,11 +9,9 @@
 package podfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -270,12 +268,8 @@ func Read(path string) (File, error) {
 
 func decode(data []byte) (File, error) {
 	var f File
-	d := json.NewDecoder(bytes.NewReader(data))
-	if err := d.Decode(&f); err != nil {
+	if err := json.Unmarshal(data, &f); err != nil {
 		return File{}, fmt.Errorf("not valid JSON: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return File{}, errors.New("more than one JSON value")
 	}
 	switch {
 	case f.Version > version:

@@ -96,26 +96,3 @@ func TestPause(t *testing.T) {
 		}
 	})
 }
-
-// Drain returns when the channel is closed, and not before.
-func TestDrain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, ended := New(), false
-		go func() {
-			Drain(c)
-			ended = true
-		}()
-		for range 2 {
-			c.Send()
-			synctest.Wait()
-		}
-		if ended {
-			t.Error("it did not wait for the end")
-		}
-		close(c)
-		synctest.Wait()
-		if !ended {
-			t.Error("it waits after the end")
-		}
-	})
-}
