@@ -56,6 +56,10 @@ func TestRun(t *testing.T) {
 		"show --output=":       {Good, "text\n", ""}, // as kubectl neardns query calls the agent
 		"show -o xml":          {Config, "", "\"xml\" for \"-o, --output\" flag: write json, yaml, wide"},
 		"show --json -o yaml":  {Config, "", "use one of them"},
+		"show -o yaml --json":  {Config, "", "use one of them"},
+		"show --json=false":    {Good, "text", ""},
+		"show --json=x":        {Config, "", "invalid syntax"},
+		"show -o json -o wide": {Good, "text", ""},
 		"break":                {Failed, "", "prog break: broken\n"},
 		"poor":                 {Degraded, "", ""},
 		"version":              {Good, "prog v1\n", ""},

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -19,13 +20,20 @@ import (
 type Output struct {
 	format string // "" for text, "json", "yaml" or one of the extra formats
 	known  []string
+	json   bool // --json is set
 }
 
 // OutputFlag adds the flags -o and --json to c. extra are formats that only this command has.
 func OutputFlag(c *cobra.Command, extra ...string) *Output {
 	o := &Output{known: append([]string{"json", "yaml"}, extra...)}
 	c.Flags().VarP(o, "output", "o", "print it as `FORMAT`: "+strings.Join(o.known, ", ")+"; default: text")
-	c.Flags().BoolFunc("json", "the same as -o json", func(string) error { return o.Set("json") })
+	c.Flags().BoolFunc("json", "the same as -o json", func(text string) (err error) {
+		if o.json, err = strconv.ParseBool(text); err == nil && o.json {
+			err = o.conflict(o.format)
+			o.format = "json"
+		}
+		return err
+	})
 	return o
 }
 
@@ -39,11 +47,19 @@ func (*Output) Type() string { return "format" }
 func (o *Output) Set(format string) error {
 	if format != "" && !slices.Contains(o.known, format) {
 		return errors.New("write " + strings.Join(o.known, ", "))
-	} else if o.format != "" && o.format != format {
-		return fmt.Errorf("-o %s is set, too: use one of them", o.format)
+	} else if o.json {
+		return o.conflict(format)
 	}
 	o.format = format
 	return nil
+}
+
+// conflict returns an error if -o names another format than --json.
+func (*Output) conflict(format string) error {
+	if format == "" || format == "json" {
+		return nil
+	}
+	return fmt.Errorf("-o %s and --json are set: use one of them", format)
 }
 
 // Report prints v or text as Print does, and returns an error with the exit code Degraded unless good.

@@ -93,24 +93,38 @@ func TestReceiveIter(t *testing.T) {
 	}
 }
 
+// Receive looks at the message that ends a dump alone; nfnetlink.Request checks each part.
+func TestInterrupted(t *testing.T) {
+	done := netlink.Header{Type: netlink.Done, Flags: netlink.Multi}
+	for name, header := range map[string]netlink.Header{
+		"whole": done, "flag on a part": {Flags: unix.NLM_F_DUMP_INTR}, "an error message": {Type: netlink.Error, Flags: unix.NLM_F_DUMP_INTR},
+	} {
+		testutil.Equal(t, name, false, interrupted([]netlink.Message{{Header: header}}))
+	}
+	done.Flags |= unix.NLM_F_DUMP_INTR
+	testutil.Equal(t, "interrupted", true, interrupted([]netlink.Message{{}, {Header: done}}))
+}
+
 // If the addresses change during a dump, the list is read again, so the change does not fail a pod's start.
 func TestReadsInterruptedListAgain(t *testing.T) {
 	for name, c := range map[string]struct {
-		interrupted, reads int
-		err                error
+		failing, reads int
+		err            error // of a read that fails
 	}{
 		"whole":                    {0, 1, nil},
-		"twice interrupted":        {2, 3, nil},
+		"twice interrupted":        {2, 3, vishvananda.ErrDumpInterrupted},
 		"interrupted at each read": {99, 8, vishvananda.ErrDumpInterrupted},
+		"another error":            {1, 1, unix.ENOBUFS},
 	} {
 		reads := 0
 		list, err := whole(func() ([]int, error) {
-			if reads++; reads <= c.interrupted {
-				return nil, vishvananda.ErrDumpInterrupted
+			if reads++; reads <= c.failing {
+				return nil, c.err
 			}
 			return []int{reads}, nil
 		})
-		if reads != c.reads || !errors.Is(err, c.err) || err == nil && !slices.Equal(list, []int{reads}) {
+		fails := c.failing >= c.reads
+		if reads != c.reads || fails != (err != nil) || fails && !errors.Is(err, c.err) || !fails && !slices.Equal(list, []int{reads}) {
 			t.Errorf("%s: %v, %v after %d reads; want %v after %d", name, list, err, reads, c.err, c.reads)
 		}
 	}

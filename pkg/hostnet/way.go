@@ -122,8 +122,10 @@ func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) 
 // veth returns the pod's route to an address, the pod's end of the veth that the route uses, and the host's end.
 func (w ways) veth(to netip.Addr) (r netlink.Route, own, peer netlink.Link, err error) {
 	routes, err := w.pod.RouteGet(to.AsSlice())
-	if err != nil || len(routes) == 0 {
+	if err != nil {
 		return r, nil, nil, noWay("the pod has no route to %s (%v)", to, err)
+	} else if len(routes) == 0 {
+		return r, nil, nil, noWay("the pod has no route to %s (no answer)", to)
 	}
 	if r = routes[0]; r.Type != unix.RTN_UNICAST {
 		return r, nil, nil, noWay("the pod's route to %s is not a unicast one", to)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease sends the control packets that renew and withdraw leases, and those of Hold and Release. Rules in the host's
+// Lease sends the datagrams that renew and withdraw leases, and the control packets of Hold and Release. Rules in the host's
 // output hook change sets (with iptables: xt_recent's lists) by them and then drop them. So a renewal needs no nftables
 // transaction, which would raise the ruleset's generation, so that other programs' dumps and restores start over, and may wait
 // many seconds for the kernel's commit mutex.
@@ -23,9 +23,13 @@ import (
 //
 // A Lease must be opened in the host's netns by root, and is safe for concurrent use.
 type Lease struct {
-	secret   Secret
-	mu       sync.Mutex
-	fd4, fd6 int // raw sockets; -1 after Close, and fd6 if the kernel has no IPv6
+	secret Secret
+	mu     sync.Mutex
+	fd4    int
+	fd6    int // -1 if the kernel has no IPv6
+	raw4   rawSocket
+	raw6   rawSocket
+	closed bool
 }
 
 // Secret shows the host's rules that a control packet is from the agent. Zero means that there is no secret.
@@ -48,31 +52,35 @@ func (Secret) String() string { return "the agent's secret" }
 // another agent's secret.
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
-// OpenLease opens the sockets in the calling thread's netns. Each control packet will contain the secret. It needs CAP_NET_RAW and, to
-// set the mark before Linux 5.17, CAP_NET_ADMIN.
+// OpenLease opens the sockets in the calling thread's netns. Each datagram will contain the secret. To set the mark it needs
+// CAP_NET_ADMIN or, since Linux 5.17, CAP_NET_RAW. Without CAP_NET_RAW, Hold and Release fail; renewing works.
 func OpenLease(secret Secret) (*Lease, error) {
-	fd4, err := openRaw(unix.AF_INET)
+	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
 		return nil, err
 	}
-	fd6, err := openRaw(unix.AF_INET6)
-	if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, errors.Join(err, unix.Close(fd4))
+	fd6, err := leaseSocket(unix.AF_INET6)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd6, err = -1, nil
 	}
-	return &Lease{secret: secret, fd4: fd4, fd6: fd6}, nil
+	if err != nil {
+		_ = unix.Close(fd4)
+		return nil, err
+	}
+	return &Lease{secret: secret, fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
 }
 
 // Secret is the secret that the host table must contain for this Lease to have an effect.
 func (l *Lease) Secret() Secret { return l.secret }
 
-// openRaw opens a socket whose packets contain their IP header (IPPROTO_RAW, raw(7)).
-func openRaw(domain int) (int, error) {
-	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
+func leaseSocket(domain int) (int, error) {
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open lease socket (needs CAP_NET_RAW): %w", err)
+		return -1, fmt.Errorf("open lease socket: %w", err)
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, Mark); err != nil {
-		return -1, errors.Join(fmt.Errorf("mark lease socket: %w", err), unix.Close(fd))
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("mark lease socket: %w", err)
 	}
 	return fd, nil
 }
@@ -82,52 +90,60 @@ func openRaw(domain int) (int, error) {
 // datagram.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	renew, _ := LeasePorts(p)
-	return l.send(Client{Source: addr, Protocol: UDP, Address: addr}, renew)
+	return l.send(addr, renew)
 }
 
 // Withdraw ends the lease for the protocol at once. With nftables, open TCP connections to the agent still reach it for ten
 // seconds (the drain).
 func (l *Lease) Withdraw(addr netip.Addr, p Protocol) error {
 	_, withdraw := LeasePorts(p)
-	return l.send(Client{Source: addr, Protocol: UDP, Address: addr}, withdraw)
+	return l.send(addr, withdraw)
 }
 
-// send sends a control packet with the client's addresses and protocol. If the host's rule dropped the packet, which the kernel reports as
-// EPERM, send returns nil, and ErrNoSwitch if no rule did.
-func (l *Lease) send(c Client, port int) error {
-	packet, err := controlPacket(c, port, l.secret)
-	if err != nil {
-		return err
-	}
+func (l *Lease) send(addr netip.Addr, port int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fd4 < 0 {
+	if l.closed {
 		return errors.New("lease is closed")
 	}
-	if c.Source.Is4() {
-		err = unix.Sendto(l.fd4, packet, 0, &unix.SockaddrInet4{Addr: c.Address.As4()})
+	var err error
+	if addr.Is4() {
+		err = unix.Sendto(l.fd4, l.secret.Bytes(), 0, &unix.SockaddrInet4{Port: port, Addr: addr.As4()})
 	} else {
-		err = unix.Sendto(l.fd6, packet, 0, &unix.SockaddrInet6{Addr: c.Address.As16()})
+		err = unix.Sendto(l.fd6, l.secret.Bytes(), 0, &unix.SockaddrInet6{Port: port, Addr: addr.As16()})
 	}
+	return swallowed(addr.String(), err)
+}
+
+// swallowed returns nil if the host's rule dropped a control packet, which the kernel reports as EPERM, and ErrNoSwitch if no
+// rule did.
+func swallowed(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return nil // the rule that applies a control packet then drops it
 	case err == nil:
 		return ErrNoSwitch
+	default:
+		return fmt.Errorf("send lease datagram for %s: %w", what, err)
 	}
-	return fmt.Errorf("send lease datagram for %s: %w", c, err)
 }
 
 // Close closes the sockets. Leases in force then expire by themselves.
 func (l *Lease) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var errs []error
-	for _, fd := range []*int{&l.fd4, &l.fd6} {
-		if *fd >= 0 {
-			errs = append(errs, unix.Close(*fd))
-		}
-		*fd = -1
+	if l.closed {
+		return nil
 	}
-	return errors.Join(errs...)
+	l.closed = true
+	err := unix.Close(l.fd4)
+	if l.fd6 >= 0 {
+		err = errors.Join(err, unix.Close(l.fd6))
+	}
+	for _, r := range []rawSocket{l.raw4, l.raw6} {
+		if r.err == nil {
+			err = errors.Join(err, unix.Close(r.fd))
+		}
+	}
+	return err
 }

@@ -52,8 +52,12 @@ func (in *Inspector) Bundle(ctx context.Context, report Report, version, configP
 	c.logs()
 	c.versions(ctx, version)
 	// As Prometheus would read them now. Their labels have zones and namespaces, but no names that pods queried.
-	text, _, err := Request(ctx, "tcp", in.Conf.Listen.Metrics.String(), "/metrics")
-	c.Put("metrics.txt", text, err)
+	if at := in.Conf.Listen.Metrics; at.IsValid() {
+		text, _, err := Request(ctx, "tcp", at.String(), "/metrics")
+		c.Put("metrics.txt", text, err)
+	} else {
+		c.Put("metrics.txt", nil, errors.New("listen.metrics is off"))
+	}
 	return c.Bundle
 }
 

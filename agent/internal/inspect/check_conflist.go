@@ -41,19 +41,24 @@ type Network struct {
 // mounted here.
 func Networks(folder string) (out []Network, err error) {
 	files, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range files {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Name())) {
+		if f.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Name())) {
 			continue
 		}
 		path := filepath.Join(folder, f.Name())
 		text, err := atomicfile.Read(path, 1<<20) // refuses a pipe, which would block os.ReadFile
-		if err != nil {
-			return out, err
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed since, or a link that leads nowhere
+		} else if err != nil {
+			return nil, err
 		}
 		list, err := conflist.Read(text)
 		out = append(out, Network{path, err == nil && list.Position() > 0, text})
 	}
-	return out, err
+	return out, nil
 }
 
 // network reads the runtime's CNI configuration, and whether the plugin's binary can be run.

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -17,25 +18,29 @@ type endpoint struct{ name, addr string }
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
 	m.Collect(c.faults)
 	handlers := map[string]http.Handler{"metrics": metrics, "health": h.NodeCacheHandler()}
-	var running []endpoint
-	stop := func() {} // stops those
+	running := map[endpoint]func(){} // with the function that stops the endpoint
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.follow = func() {
 		wanted := c.wanted()
-		if slices.Equal(wanted, running) || ctx.Err() != nil {
-			return
-		}
-		stop() // one that stays is served again in a moment
-		var these context.Context
-		these, stop = context.WithCancel(ctx)
-		running = wanted
+		maps.DeleteFunc(running, func(e endpoint, stop func()) bool {
+			gone := !slices.Contains(wanted, e)
+			if gone {
+				stop()
+			}
+			return gone
+		})
 		for _, e := range wanted {
+			if running[e] != nil || ctx.Err() != nil {
+				continue
+			}
+			one, stop := context.WithCancel(ctx)
+			running[e] = stop
 			wg.Go(func() {
 				select { // wait for the link, because the endpoint may listen at an address of it
 				case <-c.linked:
-					telemetry.ServeAt(these, c.log, e.name, e.addr, handlers[e.name])
-				case <-these.Done():
+					telemetry.ServeAt(one, c.log, e.name, e.addr, handlers[e.name])
+				case <-one.Done():
 				}
 			})
 		}

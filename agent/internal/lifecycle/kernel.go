@@ -100,7 +100,7 @@ func (k *kernel) reconcile() {
 	}
 	conf := k.conf()
 	if conf.KernelHits.Mode == config.KernelHitsOff {
-		if k.seen.conf != conf {
+		if k.seen.conf == nil || k.seen.conf.KernelHits.Mode != config.KernelHitsOff {
 			k.disable()
 			k.seen = kernelInput{conf: conf}
 		}

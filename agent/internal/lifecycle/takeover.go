@@ -30,6 +30,8 @@ import (
 const (
 	takeAgain   = 250 * time.Millisecond // pause between two tries to become the active agent
 	takeMax     = 30 * time.Second       // after this time without success, the successor exits with an error that names the active agent
+	relockMax   = 300 * time.Millisecond // a dying process may close its connections this long before the kernel releases its lock
+	relockLook  = 10 * time.Millisecond  // pause between two tries to take a dying agent's lock
 	proberAgain = 5 * time.Millisecond   // pause between two tries to take the prober's lock
 	proberSoon  = time.Second            // after this time without the prober's lock, the successor logs a warning
 	proberMax   = time.Minute            // limit of the wait for that lock: the predecessor may be stopped (SIGSTOP) while it has the lock
@@ -152,6 +154,10 @@ func (s *successor) request(ctx context.Context, held *LockedError) (*ownership,
 		return &ownership{lock: taken.Lock, served: s.served, from: from}, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case s.orphaned != nil:
+		a.log.Warn("active agent ended during the handover; this agent has taken the node over", "from", held.owner, "err", err)
+		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
+		return &ownership{lock: s.orphaned, served: s.served, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
 	case !errors.Is(err, handover.ErrNoActiveAgent):
@@ -218,6 +224,7 @@ type successor struct {
 	begun      time.Time
 	lastLogged string // last logged reason why the handover failed, or "standing by"
 	served     []netip.Addr
+	orphaned   *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
 
 func (s *successor) lock() (*os.File, error) {
@@ -247,8 +254,16 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 	return s.served, nil
 }
 
-// Abandon stops the server that Serve started. If the active agent has died meanwhile, this agent starts again when it has the lock.
+// Abandon stops the server that Serve started. If the active agent has died meanwhile, this agent takes the lock instead and keeps
+// serving.
 func (s *successor) Abandon() {
+	for begun := time.Now(); time.Since(begun) < relockMax; {
+		if lock, err := s.lock(); err == nil {
+			s.orphaned = lock
+			return
+		}
+		<-time.After(relockLook)
+	}
 	s.opened.server.Pause() // first stop reading, so that the active agent answers the unread queries
 	if err := s.opened.server.Stop(); err != nil {
 		s.agent.log.Warn("DNS server did not stop cleanly after a failed handover", "err", err)

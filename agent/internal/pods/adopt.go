@@ -25,8 +25,10 @@ import (
 )
 
 const (
-	// adoptEvery is the time between two scans. A scan lists a few folders, and reads the files of pods that have no pod file.
-	adoptEvery = 5 * time.Second
+	// adoptEvery is how often Adopt checks whether the runtime has started or removed a container. A check costs a stat of a few folders.
+	adoptEvery = time.Second
+	// maxUnread is the longest time between two scans, even if the folders do not change.
+	maxUnread = 30 * time.Second
 	// adoptWait is the longest wait for a container's lock, which the plugin holds during ADD and DEL.
 	adoptWait = time.Second
 )
@@ -52,16 +54,24 @@ type Wanted struct {
 // path is steered only after a trial, because a running pod must not lose a query.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}}
-	for ok := true; ok; ok = tick.Pause(ctx, adoptEvery) {
-		k.scan(ctx)
+	for {
+		if k.due(time.Now()) {
+			k.scan(ctx)
+		}
+		if !tick.Pause(ctx, adoptEvery) {
+			return
+		}
 	}
 }
 
 // adopter is the state of Adopt. Only one goroutine uses it.
 type adopter struct {
 	Adoption
-	pods  *Pods
-	files []podfile.File // pod files as the current scan read them, and those that it wrote
+	pods    *Pods
+	scanned time.Time      // when the last scan began
+	stamps  []stamp        // of the folders that scan reads, to see changes
+	retry   bool           // the last scan could not read a file, so the next scan is due at the next check
+	files   []podfile.File // pod files as the current scan read them, and those that it wrote
 	// hadFile has the files in libcni's cache for which there was a pod file since this process started, by name, each with its
 	// modification time. If such a pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so
 	// the pod is not adopted again.
@@ -71,14 +81,31 @@ type adopter struct {
 	failed, lastFailed map[string]string
 }
 
+// due reports whether a scan is due: the folders that it reads may have changed, the last scan is to be repeated, or maxUnread has passed.
+func (k *adopter) due(now time.Time) bool {
+	folders := append(attached.Folders(k.Root), k.pods.dir())
+	changed := k.retry || now.Sub(k.scanned) >= maxUnread || k.stamps == nil
+	if k.stamps == nil {
+		k.stamps = make([]stamp, len(folders))
+	}
+	for i, folder := range folders {
+		next := k.stamps[i].next(folder, now)
+		changed = changed || !next.settled || !k.stamps[i].settled
+		k.stamps[i] = next
+	}
+	return changed
+}
+
 // scan adopts running pods that have no pod file.
 func (k *adopter) scan(ctx context.Context) {
+	k.scanned, k.retry = time.Now(), false
 	k.failed, k.lastFailed = map[string]string{}, k.failed
 	paths, err := attached.List(k.Root)
 	if err != nil {
 		k.logOnce(k.Root, slog.LevelWarn, "cannot list running pods; they are not adopted", err.Error())
 		return
 	}
+	k.pods.Outdate()
 	files, _ := k.pods.read() // Reconcile reports unreadable files
 	of := map[string]podfile.File{}
 	for _, f := range files {
@@ -120,7 +147,8 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 			continue
 		}
 		if err != nil {
-			k.logOnce(name, slog.LevelDebug, "unreadable file in libcni's cache skipped", err.Error()) // the runtime may still be writing it
+			k.retry = k.retry || time.Since(modified(path)) < maxUnread // the runtime may still be writing it
+			k.logOnce(name, slog.LevelDebug, "unreadable file in libcni's cache skipped", err.Error())
 			continue
 		}
 		if !a.IsPod() {
@@ -158,13 +186,11 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if err := checkAddresses(ns, a.IfName, a.Addresses); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, adoptWait)
-	defer cancel()
-	unlock, err := podfile.Lock(ctx, p.stateDir, a.ContainerID)
-	defer unlock()
+	unlock, err := k.lock(ctx, a.ContainerID)
 	if err != nil {
 		return err
 	}
+	defer unlock()
 	// While this lock is held, no ADD and no other agent makes a pod file for this container.
 	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
 	if !slices.ContainsFunc(attached.Folders(k.Root), has) {
@@ -191,6 +217,21 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	p.log.Info("running pod adopted; steered only once test queries from its netns are answered", "pod", a.String(),
 		"container_id", a.ContainerID, "iface", a.IfName, "annotations_known", a.Annotations != nil)
 	return nil
+}
+
+// lock takes a container's lock, for which the plugin's ADD and DEL wait. It creates the state folder, because there may have been no ADD
+// yet.
+func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), err error) {
+	if err := os.MkdirAll(k.pods.stateDir, 0o755); err != nil { //nolint:gosec // the same mode as the plugin uses
+		return nil, fmt.Errorf("make state folder: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, adoptWait)
+	defer cancel()
+	unlock, err = podfile.Lock(ctx, k.pods.stateDir, containerID)
+	if err != nil {
+		unlock()
+	}
+	return unlock, err
 }
 
 // dnsSettings returns the pod's DNS settings: those that the runtime reported, or else those in the pod's resolv.conf. The result is empty
@@ -271,12 +312,13 @@ func checkRoutes(f *podfile.File, ns, host *os.File) error {
 // the host's root.
 func openNetNS(path string) (*os.File, uint64, error) {
 	ns, inode, err := podfile.OpenNetNS(path)
-	if err != nil {
-		if rooted, inode, rootErr := podfile.OpenNetNS("/proc/1/root" + path); rootErr == nil {
-			return rooted, inode, nil
-		}
+	if err == nil {
+		return ns, inode, nil
 	}
-	return ns, inode, err
+	if ns, inode, rootErr := podfile.OpenNetNS("/proc/1/root" + path); rootErr == nil {
+		return ns, inode, nil
+	}
+	return nil, 0, err
 }
 
 // checkAddresses returns an error if the interface ifName in the netns has none of addrs. Paths and inodes of namespaces are reused, and

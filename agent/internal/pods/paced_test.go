@@ -2,6 +2,7 @@ package pods
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -258,6 +259,33 @@ func TestOneFileIsReadAgain(t *testing.T) {
 	write(t, dir, podfile.File{ContainerID: "b", IfName: "eth0", Decisions: decisions(podfile.Pending, r4)})
 	p.outdateFile(fileName(podfile.File{ContainerID: "b", IfName: "eth0"}))
 	want("readable again", "b ", "c000 /run/netns/next", "c001 /run/netns/next")
+}
+
+// The fault of trials has one line for each change: a second pod, another text, and a trial of another pod are none.
+func TestFailedTrials(t *testing.T) {
+	a, b, c := podfile.File{ContainerID: "a"}, podfile.File{ContainerID: "b"}, podfile.File{ContainerID: "c"}
+	all := []podfile.File{a, b, c}
+	first, second := errors.New("of b"), errors.New("of a")
+	f := failedTrials{of: map[key]error{}}
+	for i, step := range []struct {
+		of    podfile.File
+		err   error
+		there []podfile.File
+		want  error
+	}{
+		{c, nil, all, nil},
+		{b, first, all, first},
+		{c, nil, all, first},
+		{a, second, all, first},
+		{b, errors.New("of b, from another port"), all, first},
+		{b, nil, all, second},
+		{c, nil, []podfile.File{b, c}, nil},
+	} {
+		f.note(keyOf(step.of), step.err)
+		if got := f.fault(step.there); !errors.Is(got, step.want) || (got == nil) != (step.want == nil) {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		}
+	}
 }
 
 // A trial that the agent cannot run is a fault until one runs, and a steered pod's is repeated.

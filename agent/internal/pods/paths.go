@@ -18,8 +18,6 @@ type key struct{ containerID, ifName string }
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName} }
 
-func (k key) isOf(f podfile.File) bool { return keyOf(f) == k }
-
 // path is one redirect of an attachment: the pod's queries to one cluster DNS address. The state table in podstate decides who answers
 // them.
 type path struct {

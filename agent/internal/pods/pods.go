@@ -48,8 +48,9 @@ type Pods struct {
 	stale   atomic.Bool   // any pod file may have changed since it was read, so the next read reads all of them
 	version atomic.Uint64 // grows each time pod files may have changed, so that an Index knows that it is outdated
 
-	// reconciling also guards verified.
+	// reconciling also guards verified and dead.
 	verified map[key]fingerprint // pods' interfaces to the fingerprint that the pod table had when it last matched the pod's files
+	dead     map[key]time.Time   // pods' interfaces to the time at which this process first found that their netns is gone
 
 	// leaving has, by the netns's inode, the time until which Reconcile leaves the table of a pod that is no longer steered in place.
 	leaving sync.Map
@@ -60,9 +61,7 @@ type Pods struct {
 	cached   cachedFiles
 	switched map[steer.Redirect]bool  // redirects that the switch has, see FallbackOnly
 	paths    map[path]podstate.Status // the status of each path, as podstate last returned it
-	// failed has the interfaces whose last trial could not be run, or its result not be carried out, each with the first error since a trial
-	// that did not fail. The node's status shows one of these errors.
-	failed map[key]error
+	failed   failedTrials
 }
 
 // dueTrials is state that only DueTrials uses.
@@ -85,8 +84,8 @@ type fingerprint struct {
 // host's netns. Open itself reads nothing.
 func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 	p := &Pods{stateDir: stateDir, hostNS: "/proc/thread-self/ns/net", backend: rules, log: log,
-		verified: map[key]fingerprint{}, slots: make(chan struct{}, maxTrials),
-		paths: map[path]podstate.Status{}, failed: map[key]error{}}
+		verified: map[key]fingerprint{}, dead: map[key]time.Time{}, slots: make(chan struct{}, maxTrials),
+		paths: map[path]podstate.Status{}, failed: failedTrials{of: map[key]error{}}}
 	p.Outdate()
 	return p
 }
@@ -97,7 +96,26 @@ func (p *Pods) List() []podfile.File {
 	return slices.Clone(files)
 }
 
-// modified returns the modification time of a file or folder; the zero time if there is none.
+// stamp is the modification time of a folder, with what is needed to know whether a later change would be visible in it.
+type stamp struct {
+	changed time.Time // the folder's modification time; zero if there is no folder
+	seen    time.Time // when this process first saw that modification time
+	settled bool      // the file system's clock has advanced since seen, so a further change would change the modification time
+}
+
+// coarse is longer than a tick of the clock that gives files their times: a jiffy, at most 10 ms (HZ=100), before Linux 6.13.
+const coarse = 20 * time.Millisecond
+
+// next returns the folder's stamp at the time now, given its previous stamp s. Call it before the folder is read.
+func (s stamp) next(folder string, now time.Time) stamp {
+	changed := modified(folder)
+	if !changed.Equal(s.changed) || s.seen.IsZero() {
+		return stamp{changed: changed, seen: now}
+	}
+	s.settled = now.Sub(s.seen) >= coarse
+	return s
+}
+
 func modified(folder string) time.Time {
 	st, err := os.Stat(folder)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -243,6 +244,22 @@ func TestPodOf(t *testing.T) {
 	p := registry(dir)
 	for addr, want := range map[netip.Addr]string{four: "shop/cart", six: "shop/cart", netip.MustParseAddr("10.244.1.8"): "", netip.MustParseAddr("10.244.1.7"): ""} {
 		testutil.Equal(t, addr.String(), want, p.PodOf(addr))
+	}
+}
+
+func TestScanIsDue(t *testing.T) {
+	k := &adopter{Adoption: Adoption{Root: t.TempDir()}, pods: registry(t.TempDir())}
+	start := time.Unix(2_000_000_000, 0)
+	for _, c := range []struct {
+		after time.Duration
+		retry bool
+		want  bool
+	}{
+		{0, false, true}, {coarse, false, true}, {2 * coarse, false, false}, {2 * coarse, true, true},
+		{maxUnread - 1, false, false}, {maxUnread, false, true},
+	} {
+		k.scanned, k.retry = start, c.retry
+		testutil.Equal(t, fmt.Sprintf("after %s, retry %t", c.after, c.retry), c.want, k.due(start.Add(c.after)))
 	}
 }
 

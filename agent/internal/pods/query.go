@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/neardns/neardns/agent/internal/node/prober"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -23,9 +26,29 @@ const maxQueried = 3
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	conns := p.conns(clusterDNS)
+	answers := make(chan error, len(conns))
+	for _, c := range conns {
+		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with ctx at the latest
+	}
+	for range conns {
+		one := <-answers
+		if one == nil {
+			return true, nil
+		}
+		err = errors.Join(err, one)
+	}
+	return len(conns) > 0, err
+}
+
+// conns opens one UDP socket to clusterDNS in the netns of each of up to maxQueried steered pods.
+func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 	files, _ := p.read() // Reconcile reports unreadable files
-	answers, queried := make(chan error, maxQueried), 0
+	var out []net.Conn
 	for _, f := range files {
+		if len(out) == maxQueried {
+			break
+		}
 		if !slices.ContainsFunc(f.In(podfile.Steered), func(r steer.Redirect) bool { return r.ClusterDNS == clusterDNS }) {
 			continue
 		}
@@ -33,20 +56,36 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 		if err != nil {
 			continue
 		}
-		go func() { // ends with ctx at the latest
-			defer ns.Close()
-			answers <- prober.LookUp(ctx, ns, clusterDNS, name)
-		}()
-		if queried++; queried == maxQueried {
-			break
-		}
+		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // after an error, this pod is skipped
+			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(clusterDNS, 53)))
+			if err == nil {
+				out = append(out, conn)
+			}
+			return err
+		})
+		_ = ns.Close() // was opened only to enter the netns
 	}
-	for range queried {
-		one := <-answers
-		if one == nil {
-			return true, nil
-		}
-		err = errors.Join(err, fmt.Errorf("query from a pod: %w", one))
+	return out
+}
+
+// lookUp sends one query over conn, which it closes, and returns nil for any answer with NOERROR or NXDOMAIN. It sets the CD bit (RFC
+// 4035, section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer comes
+// from the server that pods' packets reach.
+func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
+	defer conn.Close() //nolint:errcheck // the result is known
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	kind := dns.TypeAAAA
+	if ipv4 {
+		kind = dns.TypeA
 	}
-	return queried > 0, err
+	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
+	m.CheckingDisabled = true
+	answer, _, err := new(dns.Client).ExchangeWithConnContext(ctx, m, &dns.Conn{Conn: conn})
+	switch {
+	case err != nil:
+		return fmt.Errorf("query from a pod: %w", err)
+	case answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError:
+		return fmt.Errorf("query from a pod: %s", dns.RcodeToString[answer.Rcode])
+	}
+	return nil
 }

@@ -202,6 +202,16 @@ func (p *Pods) writeDecisions(f podfile.File) error {
 	})
 }
 
+// deleted reports whether the pod file is gone, because DEL has removed it. DEL may then have removed the pod's rules too, before the agent
+// adds them.
+func (p *Pods) deleted(f podfile.File) (bool, error) {
+	_, err := os.Lstat(podfile.Path(p.stateDir, f.ContainerID, f.IfName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
 // route returns f with those paths steered that need no trial first (podstate.Waiting), whose fallback is verified, whose redirect the
 // switch has, and whose route leads through this host. It marks a path with another route as not steered.
 func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {

@@ -24,7 +24,7 @@ func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	defer p.reconciling.Unlock()
 	for box := range sandboxes(p.attachmentsOf(f)) {
 		defer box.close()
-		if box.ns != nil && slices.ContainsFunc(box.files, keyOf(f).isOf) {
+		if box.ns != nil && slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) {
 			err := do(&box)
 			p.busy.CompareAndSwap(false, iptables.Busy(err))
 			return err
@@ -33,39 +33,47 @@ func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	return nil
 }
 
-// sandboxes groups pod files by netns, in the order of the files, and opens each netns. A file whose path leads nowhere, or to another
-// netns than the file records, is a sandbox of its own without ns, because the recorded inode may belong to another pod now. The caller
-// closes each sandbox.
+// sandboxes groups pod files by netns, in the order of the files, and opens each netns. If a file's path leads nowhere, or to another
+// netns than the file records, ns is nil, because the recorded inode may belong to another pod now. The caller closes each sandbox.
 func sandboxes(files []podfile.File) iter.Seq[sandbox] {
-	var inodes []uint64
-	of := map[uint64][]podfile.File{}
+	type place struct {
+		path  string
+		inode uint64
+	}
+	at, paths := map[place]int{}, map[uint64][]int{}
+	var out []sandbox
 	for _, f := range files {
-		if of[f.NetNSInode] == nil {
-			inodes = append(inodes, f.NetNSInode)
+		here := place{f.NetNS, f.NetNSInode}
+		i, ok := at[here]
+		if !ok {
+			i = len(out)
+			at[here] = i
+			paths[f.NetNSInode] = append(paths[f.NetNSInode], i)
+			out = append(out, sandbox{})
 		}
-		of[f.NetNSInode] = append(of[f.NetNSInode], f)
+		out[i].files = append(out[i].files, f)
+	}
+	for _, same := range paths { // if several paths lead to one netns, which is rare, their files form one sandbox
+		first := -1
+		for _, i := range same {
+			switch {
+			case len(same) == 1 || !leadsToNetNS(out[i].files[0]):
+			case first < 0:
+				first = i
+			default:
+				out[first].files = append(out[first].files, out[i].files...)
+				out[i].files = nil
+			}
+		}
 	}
 	// Open each netns only when its turn comes, so that a node full of pods does not need a descriptor for each.
 	return func(yield func(sandbox) bool) {
-		for _, inode := range inodes {
-			var box sandbox
-			for _, f := range of[inode] {
-				ns, err := enter(f)
-				switch {
-				case err != nil:
-					if !yield(sandbox{files: []podfile.File{f}, err: err}) {
-						box.close()
-						return
-					}
-					continue
-				case box.ns == nil:
-					box.ns = ns
-				default:
-					_ = ns.Close() // only shows that the path leads to the same netns
-				}
-				box.files = append(box.files, f)
+		for _, box := range out {
+			if len(box.files) == 0 {
+				continue
 			}
-			if box.ns != nil && !yield(box) {
+			box.ns, box.err = enter(box.files[0])
+			if !yield(box) {
 				return
 			}
 		}
@@ -92,13 +100,14 @@ func (s sandbox) close() {
 // enter opens the netns of a pod file. If the agent runs in a container without that path, it uses the path below the host's root.
 func enter(f podfile.File) (*os.File, error) {
 	ns, err := f.OpenNetNS()
-	if err != nil {
-		f.NetNS = "/proc/1/root" + f.NetNS
-		if rooted, rootErr := f.OpenNetNS(); rootErr == nil {
-			return rooted, nil
-		}
+	if err == nil {
+		return ns, nil
 	}
-	return ns, err
+	f.NetNS = "/proc/1/root" + f.NetNS
+	if ns, rootErr := f.OpenNetNS(); rootErr == nil {
+		return ns, nil
+	}
+	return nil, err
 }
 
 func (s sandbox) state(f podfile.File) string {

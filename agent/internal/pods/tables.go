@@ -51,13 +51,13 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	} else if !errors.As(err, &drift) {
 		return err
 	}
-	f := box.files[0]
-	if modified(podfile.Path(p.stateDir, f.ContainerID, f.IfName)).IsZero() {
-		return nil // DEL has removed the pod file, and may have removed the rules, before the agent adds them
+	if gone, err := p.deleted(box.files[0]); gone || err != nil {
+		return err
 	}
 	if err := p.steer(table, box, want); err != nil {
 		return err
 	}
+	f := box.files[0]
 	p.log.Warn("pod's packet rules repaired", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
 	return nil
 }

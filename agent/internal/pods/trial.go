@@ -100,11 +100,7 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.paths, func(at path, _ podstate.Status) bool { return !known[at] })
-	maps.DeleteFunc(p.failed, func(k key, _ error) bool { return !slices.ContainsFunc(files, k.isOf) })
-	due.Fault = tablesErr
-	if at := slices.IndexFunc(files, func(f podfile.File) bool { return p.failed[keyOf(f)] != nil }); at >= 0 {
-		due.Fault = errors.Join(tablesErr, p.failed[keyOf(files[at])]) // one of them, so that not every failed trial is a line in the log
-	}
+	due.Fault = errors.Join(tablesErr, p.failed.fault(files))
 	return due
 }
 
@@ -141,14 +137,9 @@ func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := keyOf(t.file)
-	if err == nil {
-		delete(p.failed, k)
-	} else if p.failed[k] == nil {
-		p.failed[k] = err
-	}
+	p.failed.note(keyOf(t.file), err)
 	for _, d := range t.paths {
-		at := path{k, d.Redirect}
+		at := path{keyOf(t.file), d.Redirect}
 		if s := p.paths[at]; err != nil && s.State == d.Status.State {
 			p.paths[at], _ = s.On(podstate.TrialFailed, now)
 		}
@@ -392,7 +383,7 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 	}
 	var conn *net.UDPConn
 	err := hostnet.InNetNS(int(ns.Fd()), func() (err error) {
-		conn, err = net.ListenUDP("udp", nil)
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(unspecified(to.Addr()), 0)))
 		return err
 	})
 	if err != nil {
@@ -459,4 +450,11 @@ func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message p
 		return isLost, nil
 	}
 	return unknown, nil
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }

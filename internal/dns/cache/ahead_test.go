@@ -253,6 +253,22 @@ func TestRefreshRests(t *testing.T) {
 	})
 }
 
+// TestRefreshWatchesNoMoreThanTheCacheHolds: hot names beyond the cache's capacity are fetched when they expire.
+func TestRefreshWatchesNoMoreThanTheCacheHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, refreshes)
+		defer f.cache.ahead.end()
+		f.answer = address("192.0.2.1", 1000)
+		f.cache.capacity[answers.Success], f.cache.capacity[answers.Denial] = 3, 0
+		for i := range 5 {
+			for range 4 {
+				f.ask(fmt.Sprintf("n%d.example.", i))
+			}
+		}
+		testutil.Equal(t, "watched names", 3, f.cache.ahead.watched())
+	})
+}
+
 // TestRefreshAsksAlike: a timer's query equals the client's in name, type, class, DO and CD.
 func TestRefreshAsksAlike(t *testing.T) {
 	for _, tc := range []struct {

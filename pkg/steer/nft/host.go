@@ -38,8 +38,8 @@ const (
 	// directMemory is how long the answers to a client's port keep the steering address as their source: longer than a pod trial
 	// waits for an answer.
 	directMemory = 2 * time.Second
-	// zoneBase is the conntrack zone of the first local address of each IP family; each further one has the next, by which answers are
-	// recognized. It is high, to avoid the small numbers that service meshes and OVN use.
+	// zoneBase is the conntrack zone of the first local address; each local address has its own, by which answers are recognized.
+	// It is high, to avoid the small numbers that service meshes and OVN use.
 	zoneBase = 0x6e64
 	// leaseBound is the size of the sets of leases and drains, far more than the few addresses that a node serves.
 	leaseBound = 256
@@ -115,10 +115,14 @@ type hostFamily struct {
 	*family
 	host      steer.Host
 	redirects []steer.Redirect // the host's Redirects and FallbackOnly
+	firstZone uint16           // conntrack zone of the first local address
 }
 
 func hostOf(h steer.Host, f *family) hostFamily {
-	hf := hostFamily{family: f, host: h.OfFamily(f.is4())}
+	hf := hostFamily{family: f, host: h.OfFamily(f.is4()), firstZone: zoneBase}
+	if !f.is4() {
+		hf.firstZone += uint16(len(steer.OfFamily(h.Locals, true))) //nolint:gosec // a handful of addresses
+	}
 	hf.redirects = slices.Clone(hf.host.Redirects)
 	for _, r := range hf.host.FallbackOnly {
 		if !slices.ContainsFunc(hf.redirects, func(o steer.Redirect) bool { return o.Steering == r.Steering }) {
@@ -128,8 +132,8 @@ func hostOf(h steer.Host, f *family) hostFamily {
 	return hf
 }
 
-// zone returns the conntrack zone of the i-th local address of an IP family.
-func zone(i int) uint16 { return zoneBase + uint16(i) } //nolint:gosec // a handful of addresses
+// zone returns the conntrack zone of the i-th local address.
+func (hf hostFamily) zone(i int) uint16 { return hf.firstZone + uint16(i) } //nolint:gosec // a handful of addresses
 
 // name returns the name of a set or chain for this IP family, with the family's suffix.
 func (hf hostFamily) name(base string) string { return base + hf.suffix }
@@ -311,7 +315,7 @@ func (hf hostFamily) secretChain(s steer.Secret) chain {
 func (hf hostFamily) toKubeDNS() []rule {
 	var rules []rule
 	for i, l := range hf.host.Locals {
-		rules = append(rules, hf.rule().daddr(l.Address).setZone(zone(i)).end())
+		rules = append(rules, hf.rule().daddr(l.Address).setZone(hf.zone(i)).end())
 	}
 	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
 }
@@ -322,7 +326,7 @@ func (hf hostFamily) postrouting() []rule {
 	var rules []rule
 	for i, l := range hf.host.Locals {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(zone(i)).setSaddr(l.Address).end())
+			rules = append(rules, hf.rule().sport(p, 53).saddr(l.ClusterDNS).replyInZone(hf.zone(i)).setSaddr(l.Address).end())
 		}
 	}
 	return rules

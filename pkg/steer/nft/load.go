@@ -73,6 +73,8 @@ func (n *Nftables) loadSets(into map[string]loadedSet) error {
 }
 
 func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
+	// Other flags, which a program that restores the table or a later kernel may set, change nothing.
+	flags &= unix.NFT_SET_CONSTANT | unix.NFT_SET_INTERVAL | unix.NFT_SET_MAP | unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
 	if flags&unix.NFT_SET_EVAL == 0 {
 		size = 0 // in this table, only sets that packets change have a maximum size
 	}

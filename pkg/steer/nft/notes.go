@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -19,7 +21,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 		}
 		// Read the set heard after the set asked, because the rules record a query in heard a moment later.
 		out.Arrived, err = n.clients("heard", heardMemory)
-		out.Slack = time.Since(start) + kernelTick
+		out.Slack = time.Since(start) + kernelTick()
 		return out, err
 	})
 }
@@ -82,6 +84,12 @@ func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	}, err
 }
 
-// kernelTick is the precision of the kernel's set timeouts: at most 10 ms (CONFIG_HZ=100), and 1 ms for rounding, because a tick may be no
-// whole number of milliseconds (CONFIG_HZ=300).
-const kernelTick = 11 * time.Millisecond
+// kernelTick returns the precision of the kernel's set timeouts: 1/CONFIG_HZ (the resolution of the coarse clocks,
+// clock_getres(2)), and 1 ms for rounding, because 1/CONFIG_HZ may be no whole number of milliseconds (CONFIG_HZ=300).
+func kernelTick() time.Duration {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		res = unix.NsecToTimespec((10 * time.Millisecond).Nanoseconds()) // CONFIG_HZ=100, the longest
+	}
+	return time.Duration(res.Nano()) + time.Millisecond
+}

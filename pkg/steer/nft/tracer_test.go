@@ -496,7 +496,7 @@ func TestTraceShowsEachRule(t *testing.T) {
 		is4        bool
 		suffix, ip string
 		zone       int
-	}{{true, "4", "ip", 28260}, {false, "6", "ip6", 28260}} {
+	}{{true, "4", "ip", 28260}, {false, "6", "ip6", 28262}} {
 		for _, transparent := range []int{0, 1} {
 			unseen[fmt.Sprintf("tcp%s: %s daddr @lease_tcp%[1]s socket transparent %[3]d notrack accept", f.suffix, f.ip, transparent)] =
 				"each renewal sets the drain too, which lasts longer"

@@ -121,3 +121,12 @@ func TestWatch(t *testing.T) {
 	must(t, backend.Remove())
 	tick("remove")
 }
+
+// Touches never panics: a newer kernel may report more than this one.
+func FuzzTouches(f *testing.F) {
+	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE), []byte{})
+	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWRULE), []byte{1, 0, 0, 0, 4, 0, 4, 0x80})
+	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) {
+		nft.Touches([]netlink.Message{{Header: netlink.Header{Type: netlink.HeaderType(kind)}, Data: data}})
+	})
+}

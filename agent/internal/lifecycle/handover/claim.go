@@ -3,6 +3,7 @@ package handover
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +70,14 @@ func Birth(dir string) (int64, error) {
 		return now.Nano(), nil
 	}
 	file, own := nodestate.BirthFile(dir), nodestate.Birth{Boot: nodestate.ThisBoot(), Born: now.Nano()}
-	if first, _, _ := file.Read(); first.Boot == own.Boot && first.Born > 0 && first.Born <= own.Born { // a file with a fault is replaced
+	first, _, err := file.Read()
+	var unreadable *fs.PathError
+	switch {
+	case own.Boot == "":
+		return own.Born, errors.New("the kernel gives no ID of this boot")
+	case errors.As(err, &unreadable): // it may name an earlier time
+		return own.Born, err
+	case first.Boot == own.Boot && first.Born > 0 && first.Born <= own.Born: // a file with malformed contents is replaced
 		return first.Born, nil
 	}
 	return own.Born, file.Write(own)

@@ -32,6 +32,11 @@ func TestBirth(t *testing.T) {
 			t.Errorf("%q: %d after %d, %v", text, now, first, err)
 		}
 	}
+	loop := t.TempDir()
+	testutil.Must(t, os.Symlink("born", nodestate.BirthFile(loop).Path))
+	if _, err := Birth(loop); err == nil {
+		t.Error("a file that cannot be read")
+	}
 	if _, err := Birth("/dev/null"); err == nil {
 		t.Error("a folder that cannot be written")
 	}

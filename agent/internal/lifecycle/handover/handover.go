@@ -6,8 +6,8 @@
 // protocol; implementations of ActiveAgent and Successor check answers and change sockets, leases and caches.
 //
 // Failure policy: on any failure on either side, an active agent that still runs goes on as before, and the successor closes its copies of
-// the sockets. If the active agent has ended, the successor then starts on its own. Each step has a time limit and each message a size limit.
-// The handover is final once "taken" is sent, which fails after the active agent has given up. Until it has received that, the active agent
+// the sockets. If the active agent has ended, the successor may keep them. Each step has a time limit and each message a size limit. The
+// handover is final once "taken" is sent, which fails after the active agent has given up. Until it has received that, the active agent
 // keeps the prober's lock, without which no agent can renew a lease.
 //
 // The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON if it has content.
@@ -83,7 +83,8 @@ type ActiveAgent interface {
 type Successor interface {
 	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)
-	// Abandon undoes Serve if the handover fails. It is called before the connection to the active agent is closed.
+	// Abandon undoes Serve if the handover fails, unless the active agent has ended and the successor keeps serving. It is called before
+	// the connection to the active agent is closed.
 	Abandon()
 }
 

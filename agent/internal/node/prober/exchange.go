@@ -181,6 +181,12 @@ func connect(f *os.File, target netip.Addr) error {
 		if result = unix.Connect(int(fd), sockaddr(target, port)); errors.Is(result, unix.EINPROGRESS) {
 			result = unix.Connect(int(fd), sockaddr(target, port))
 		}
+		if errors.Is(result, unix.EALREADY) {
+			// An ICMP error that came while connect(2) had the socket is known to SO_ERROR alone.
+			if code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+				result = unix.Errno(code)
+			}
+		}
 		return !errors.Is(result, unix.EALREADY)
 	})
 	if err = cmp.Or(err, result); err != nil {

@@ -24,7 +24,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/lifecycle/instancelock"
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
@@ -279,21 +278,6 @@ func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name 
 		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explainFallback(err))
 	}
 	return nil
-}
-
-// LookUp queries server over UDP for name's address from a pod's netns, and so from its address and by its routes. It repeats the query
-// until it is answered or ctx ends. It returns nil for an answer with NOERROR or NXDOMAIN.
-func LookUp(ctx context.Context, ns *os.File, server netip.Addr, name string) error {
-	q, err := addressQuestion(name, server)
-	if err != nil {
-		return err
-	}
-	source := netip.IPv6Unspecified()
-	if server.Is4() {
-		source = netip.IPv4Unspecified()
-	}
-	inPod := &sockets{spare: map[socketKind][]int{}, do: func(f func() error) error { return hostnet.InNetNS(int(ns.Fd()), f) }}
-	return q.checkAnswer(queryRepeatedly(ctx, inPod, source, server, q))
 }
 
 // datagramsTo returns the UDP socket from source, the probe source, to target, and opens it at its first use.

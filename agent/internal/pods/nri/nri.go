@@ -68,11 +68,11 @@ func (p *Plugin) Run(ctx context.Context) {
 	lastLogged := ""
 	for ctx.Err() == nil {
 		began := p.now()
-		connected, err := p.serve(ctx)
+		err := p.serve(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if connected {
+		if !errors.As(err, new(*connectError)) {
 			disconnected = p.now() // the connection lasted until now
 			p.Log.Warn("lost the connection to the runtime's NRI; will retry", "err", err, "lasted", p.now().Sub(began))
 		} else if text := err.Error(); text != lastLogged {
@@ -86,21 +86,26 @@ func (p *Plugin) Run(ctx context.Context) {
 	}
 }
 
-// serve connects once, and handles the runtime's calls until the connection or ctx ends. It always returns an error, and reports whether
-// the agent was connected.
-func (p *Plugin) serve(ctx context.Context) (connected bool, err error) {
+// connectError means that the agent could not connect to the runtime.
+type connectError struct{ err error }
+
+func (e *connectError) Error() string { return e.err.Error() }
+func (e *connectError) Unwrap() error { return e.err }
+
+// serve connects once, and handles the runtime's calls until the connection or ctx ends. It always returns an error.
+func (p *Plugin) serve(ctx context.Context) error {
 	conn, err := p.dial(ctx)
 	if err != nil {
-		return false, fmt.Errorf("connect to NRI: %w", err)
+		return &connectError{fmt.Errorf("connect to NRI: %w", err)}
 	}
 	defer conn.Close()
 	s, err := stub.New(handler{p}, stub.WithPluginName(name), stub.WithPluginIdx(index), stub.WithConnection(conn),
 		stub.WithLogger(logger{p.Log}))
 	if err != nil {
-		return false, fmt.Errorf("prepare NRI plugin: %w", err)
+		return &connectError{fmt.Errorf("prepare NRI plugin: %w", err)}
 	}
 	if err := start(ctx, s); err != nil {
-		return false, fmt.Errorf("register with NRI at %s: %w", p.Socket, err)
+		return &connectError{fmt.Errorf("register with NRI at %s: %w", p.Socket, err)}
 	}
 	p.Log.Info("connected to the runtime's NRI", "addr", p.Socket)
 	done := make(chan struct{})
@@ -110,11 +115,11 @@ func (p *Plugin) serve(ctx context.Context) (connected bool, err error) {
 	}()
 	select {
 	case <-done:
-		return true, errors.New("the runtime ended the connection")
+		return errors.New("the runtime ended the connection")
 	case <-ctx.Done():
 		s.Stop()
 		<-done
-		return true, ctx.Err()
+		return ctx.Err()
 	}
 }
 
