@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,4 +104,26 @@ func TestRead(t *testing.T) {
 	if _, err := Read(filepath.Dir(path), 4); err == nil || !strings.Contains(err.Error(), "no regular file") {
 		t.Error(err)
 	}
+}
+
+func TestReadersNeverSeeHalfAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	texts := []string{strings.Repeat("a", 1<<16), strings.Repeat("b", 1<<16)}
+	testutil.Must(t, Write(path, []byte(texts[0]), Options{Mode: 0o600, Pattern: "f.*"}))
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 100 {
+				testutil.Check(t, Write(path, []byte(texts[i%2]), Options{Mode: 0o600, Pattern: "f.*"}))
+			}
+		})
+		wg.Go(func() {
+			for range 100 {
+				if text, err := Read(path, 1<<17); err != nil || !slices.Contains(texts, string(text)) {
+					t.Errorf("%d bytes, %v", len(text), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

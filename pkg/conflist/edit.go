@@ -41,7 +41,7 @@ func (n Network) CheckVersion(supported []string) error {
 		if slices.Contains(supported, v) {
 			shared = true
 		} else if newer, err := version.GreaterThanOrEqualTo(v, supported[len(supported)-1]); err == nil && newer {
-			return fmt.Errorf("it declares CNI version %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v,
+			return fmt.Errorf("it declares CNI version %q, neardns speaks %s: take %[1]q out, or a runtime that knows it could start no pod", v,
 				strings.Join(supported, ", "))
 		}
 	}

@@ -21,8 +21,10 @@ func parse(list []byte) (document, error) {
 	if !ok {
 		return d, errors.New(`has no "name": not a CNI configuration list`)
 	}
-	if d.network.Name = name.Text; name.Kind != strict.String || name.Text == "" {
-		return d, fmt.Errorf("name: %s is not a network's name", name.Raw())
+	if d.network.Name = name.Text; name.Kind != strict.String {
+		return d, fmt.Errorf("name: is %s, and no network's name", name.Kind)
+	} else if name.Text == "" {
+		return d, errors.New(`name: "" is not a network's name`)
 	}
 	if d.network.CNIVersions, err = versions(top); err != nil {
 		return d, err
@@ -57,10 +59,10 @@ func versions(top map[string]strict.Value) ([]string, error) {
 	var one string
 	var all []string
 	if v, ok := top["cniVersion"]; ok && json.Unmarshal(v.Raw(), &one) != nil {
-		return nil, fmt.Errorf("cniVersion: %s is not a string", v.Raw())
+		return nil, fmt.Errorf("cniVersion: is %s: write a string, in quotes", v.Kind)
 	}
 	if v, ok := top["cniVersions"]; ok && json.Unmarshal(v.Raw(), &all) != nil {
-		return nil, fmt.Errorf("cniVersions: %s is not a list of strings", v.Raw())
+		return nil, errors.New(`cniVersions: is no list of strings: write it like ["1.0.0", "1.1.0"]`)
 	}
 	if one != "" {
 		all = append([]string{one}, all...)
@@ -95,6 +97,12 @@ func object(text []byte) (map[string]strict.Value, error) {
 		return nil, fmt.Errorf("not valid JSON: line %d: %w", strict.ErrorLine(text, err), err)
 	}
 	var r strict.Reader
-	r.Members(v)
-	return v.Map(), r.Err(1)
+	top := map[string]strict.Value{}
+	for _, m := range r.Plain(v) {
+		if _, twice := top[m.Key]; twice {
+			return nil, fmt.Errorf("%s: appears twice: write it once", strict.Quote(m.Key))
+		}
+		top[m.Key] = m.Value
+	}
+	return top, r.Err(1)
 }

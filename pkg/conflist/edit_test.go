@@ -199,7 +199,7 @@ func TestRefused(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a"}]} trailing`:    "not valid JSON",
 		`{"name":"n","plugins":[{"type":"a"}]}{}`:           "not valid JSON",
 		`{"plugins":[{"type":"a"}]}`:                        `no "name"`,
-		`{"name":7,"plugins":[{"type":"a"}]}`:               "not a network's name",
+		`{"name":7,"plugins":[{"type":"a"}]}`:               "name: is a number",
 		`{"name":"n","type":"a"}`:                           ".conf",
 		`{"name":"n"}`:                                      "nothing to chain to",
 		`{"name":"n","plugins":[]}`:                         "nothing to chain to",
@@ -208,8 +208,8 @@ func TestRefused(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a"},5]}`:           "plugins[1]: not an object",
 		`{"name":"n","plugins":[{"type":"neardns"}]}`:       "no plugin but neardns",
 		`{"name":"n","Plugins":[{"type":"a"}]}`:             "nothing to chain to",
-		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "plugins: appears twice",
-		`{"name":"n","cniVersion":1,"plugins":[]}`:          "cniVersion: 1 is not a string",
+		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  `"plugins": appears twice`,
+		`{"name":"n","cniVersion":1,"plugins":[]}`:          "cniVersion: is a number: write a string",
 		`{"name":"n","cniVersions":["1",2],"plugins":[{}]}`: "cniVersions",
 	}
 	for list, part := range tests {

@@ -45,13 +45,13 @@ func mustDecode(t *testing.T, text string) *Rules {
 
 func TestDecodeFaults(t *testing.T) {
 	for text, want := range map[string]string{
-		`[]`:                                     `dns: is a list: write an object, such as {key: value}`,
-		`null`:                                   `dns: is null: write an object, such as {key: value}`,
+		`[]`:                                     `dns: is a list: write an object, such as {"key": "value"}`,
+		`null`:                                   `dns: is null: write an object, such as {"key": "value"}`,
 		`{"domain": "x"}`:                        `dns.domain: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations, namespaces`,
 		`{"annotations": "obey"}`:                `dns.annotations: "obey" is not known: write one of honour, ignore`,
 		`{"namespace": {}, "option": []}`:        "dns.namespace: unknown key: write \"namespaces\"\ndns.option: unknown key: write \"options\"",
 		`{"namespaces": {"shop": {"limit": 1}}}`: "dns.namespaces.shop.limit: unknown key: take it out, or use one of policy, nameservers, searches, options, annotations",
-		`{"namespaces": []}`:                     `dns.namespaces: is a list: write an object, such as {key: value}`,
+		`{"namespaces": []}`:                     `dns.namespaces: is a list: write an object, such as {"key": "value"}`,
 		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
 		`{"namespaces": {"shop": {"namespaces": {}}}}`:     "dns.namespaces.shop.namespaces: is for all pods only: take it out here",
 		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
@@ -109,7 +109,7 @@ func TestPrecedence(t *testing.T) {
 		"the pod's is unreadable": {rules, "shop", "options: [ndots: 1]", settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: options[0].ndots: unknown key: take it out, or use one of name, value; options[0].name: missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2"},
 		"the proposal's slip": {`{}`, "shop", "- options:\n  - name: ndots\n  - value: 1\n", own,
-			"annotation neardns.io/dns-params: is a list: write an object, such as {key: value}"},
+			"annotation neardns.io/dns-params: is a list: write an object, such as {\"key\": \"value\"}"},
 		"the pod's would leave no nameserver": {rules, "shop", `{"policy": "None"}`, settings("10.96.0.10", "shop.svc.cluster.local svc.cluster.local cluster.local all.example shop.example", "ndots:3 timeout:4"),
 			"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,

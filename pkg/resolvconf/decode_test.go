@@ -52,9 +52,9 @@ func TestDecodeOverlayFaults(t *testing.T) {
 		notDomain  = " is not a domain: write it like svc.cluster.local"
 	)
 	for text, want := range map[string]string{
-		`null`:    "dns: is null: write an object, such as {key: value}",
-		`"ndots"`: "dns: is a string: write an object, such as {key: value}",
-		`[]`:      "dns: is a list: write an object, such as {key: value}",
+		`null`:    "dns: is null: write an object, such as {\"key\": \"value\"}",
+		`"ndots"`: "dns: is a string: write an object, such as {\"key\": \"value\"}",
+		`[]`:      "dns: is a list: write an object, such as {\"key\": \"value\"}",
 		`{"nameserver": [], "option": {}, "Search": [], "dnsPolicy": ""}`: `dns.nameserver: unknown key: write "nameservers"` + "\n" +
 			`dns.option: unknown key: write "options"` + "\n" +
 			`dns.Search: unknown key: write "searches"` + "\n" +
@@ -79,7 +79,7 @@ func TestDecodeOverlayFaults(t *testing.T) {
 			`dns.search[5]: ""` + notDomain,
 		`{"search": ["` + strings.Repeat("a", 64) + `"]}`:     `dns.search[0]: "` + strings.Repeat("a", 60) + `"…` + notDomain,
 		`{"search": ["` + strings.Repeat("a.", 126) + `ab"]}`: `dns.search[0]: "` + strings.Repeat("a.", 30) + `"…` + notDomain,
-		`{"options": {"ndots": 2}}`:                           "dns.options: is an object: write a list, such as [a, b]",
+		`{"options": {"ndots": 2}}`:                           "dns.options: is an object: write a list, such as [\"a\", \"b\"]",
 		`{"options": ["ndots 2", ":2", 3]}`: `dns.options[0]: "ndots 2" is not an option: write it like ndots:2, without white space` + "\n" +
 			`dns.options[1]: ":2" is not an option: write it like ndots:2, without white space` + "\n" +
 			`dns.options[2]: is a number: write {"name": "ndots", "value": "2"}`,

@@ -106,7 +106,13 @@ func (r *Reader) Unknown(m Member, known ...string) {
 }
 
 // Mismatch records a fault because v is not of the kind want, for example "a string".
-func (r *Reader) Mismatch(v Value, want string) { r.Fault(v, "is %s: write %s", v.Kind, want) }
+func (r *Reader) Mismatch(v Value, want string) {
+	if v.Kind == Other {
+		r.Fault(v, "is %s, which are not read: write it out, as %s", v.Kind, want)
+		return
+	}
+	r.Fault(v, "is %s: write %s", v.Kind, want)
+}
 
 // Text returns the string that v holds. ok is false after a fault: v is no string, or Expand failed.
 func (r *Reader) Text(v Value) (text string, ok bool) { return r.TextOf(v, "a string, in quotes") }
@@ -143,7 +149,7 @@ func NotOne(shown string, known ...string) string {
 }
 
 // Items returns the items of a list. If v is no list, it records a fault.
-func (r *Reader) Items(v Value) []Value { return r.ItemsOf(v, "a list, such as [a, b]") }
+func (r *Reader) Items(v Value) []Value { return r.ItemsOf(v, "a list, such as [\"a\", \"b\"]") }
 
 // ItemsOf returns the items of a list. If v is no list, it records a fault that names want, for example "a list of addresses".
 func (r *Reader) ItemsOf(v Value, want string) []Value {
@@ -188,7 +194,7 @@ func (r *Reader) Members(v Value) []Member {
 // key that is not a string, which only YAML allows, is a fault and is left out.
 func (r *Reader) Plain(v Value) []Member {
 	if v.Kind != Object {
-		r.Mismatch(v, "an object, such as {key: value}")
+		r.Mismatch(v, "an object, such as {\"key\": \"value\"}")
 	}
 	return slices.DeleteFunc(v.Members(), func(m Member) bool {
 		if m.Odd != "" {

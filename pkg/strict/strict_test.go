@@ -70,7 +70,7 @@ top.b[0]: is a number: write a string, in quotes
 top.b[2]: is null: write a string, in quotes
 top.a: is an object: write a string, in quotes
 top.e: E is not set: set it
-top: is an object: write a list, such as [a, b]
+top: is an object: write a list, such as ["a", "b"]
 top.f: "z" is not known: write one of p, q
 top.bb: unknown key: write "b"`
 	if got := r.Err(0).Error(); got != want {

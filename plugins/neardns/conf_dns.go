@@ -26,7 +26,7 @@ func (r *confReader) podDNSKeys(c *Conf) {
 			}
 			return path
 		})
-		if len(c.ResolvConfPaths) == 0 {
+		if v.Kind == strict.List && len(v.Items()) == 0 {
 			r.Fault(v, `names no path: write it like [%q], or take it out`, sandbox.Patterns()[0])
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"maps"
 
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
@@ -33,13 +32,15 @@ func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) 
 // list.
 func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
 	var prev struct {
-		DNS map[string]any `json:"dns"`
+		DNS map[string]json.RawMessage `json:"dns"` // keys that neardns does not know stay as they are
 	}
 	if err := json.Unmarshal(result, &prev); err != nil {
 		return nil, err
 	}
 	dns := map[string]any{}
-	maps.Copy(dns, prev.DNS)
+	for key, value := range prev.DNS {
+		dns[key] = value
+	}
 	for key, words := range map[string][]string{"nameservers": s.Nameservers, "search": s.Searches, "options": s.Options} {
 		if delete(dns, key); len(words) > 0 {
 			dns[key] = words

@@ -94,3 +94,28 @@ func TestReadme(t *testing.T) {
 		}
 	}
 }
+
+func FuzzValidate(f *testing.F) {
+	files, _ := filepath.Glob("testdata/*.conf*")
+	for _, file := range files {
+		if data, err := os.ReadFile(file); err == nil {
+			f.Add(data)
+		}
+	}
+	f.Add([]byte(`{"name": "n", "name": "n", "plugins": [], "plugins": []}`))
+	f.Add([]byte("{\"cniVersion\": {\n}, \"name\": \"n\", \"plugins\": [{\"type\": \"neardns\"}]}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "f.conflist")
+		testutil.Must(t, os.WriteFile(path, data, 0o600))
+		var out, errs bytes.Buffer
+		code := validate(path, &out, &errs)
+		if code == 0 && !strings.Contains(out.String(), "good") || code == 2 && errs.Len() == 0 || code != 0 && code != 2 {
+			t.Fatalf("exit %d, %q, %q", code, out.String(), errs.String())
+		}
+		for line := range strings.Lines(errs.String()) {
+			if !strings.HasPrefix(line, path+": ") {
+				t.Fatalf("no file in %q", line)
+			}
+		}
+	})
+}

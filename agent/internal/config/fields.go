@@ -225,7 +225,7 @@ func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(strin
 // elements decodes a list of texts one by one, so that a fault names the element.
 func elements[T any](d *decoder, v strict.Value, parse func(string) (T, error)) []T {
 	out := []T{}
-	for _, e := range d.ItemsOf(v, "a list, such as [a, b]") {
+	for _, e := range d.ItemsOf(v, "a list, such as [\"a\", \"b\"]") {
 		d.node.at[e.Field] = e.Place
 		s, ok := d.TextOf(e, "text")
 		if !ok {

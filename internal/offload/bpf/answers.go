@@ -139,10 +139,7 @@ func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 // place's bucket is full.
 func (l *Level) lead(place uint64, at int) error {
 	b := &l.buckets[uint32(place)]
-	way := slices.IndexFunc(b.Places[:], func(p uint64) bool { return p != 0 && p>>32 == place>>32 })
-	if way < 0 {
-		way = slices.Index(b.Places[:], 0)
-	}
+	way := slices.Index(b.Places[:], 0)
 	if way < 0 {
 		return ErrFull
 	}
