@@ -24,8 +24,8 @@ const ReadBuffer = 4 << 20
 // ErrInterrupted means that the listed objects changed between the parts of a dump. The kernel reports this by a flag.
 var ErrInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
 
-// Dial opens a socket of a netlink protocol, for example NETLINK_ROUTE, in the netns behind nsFD (0: the calling thread's). The caller closes
-// it.
+// Dial opens a socket of a netlink protocol, for example NETLINK_ROUTE, in the netns behind nsFD (0: the calling thread's). The caller
+// closes it.
 func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
 	open := func() (err error) {

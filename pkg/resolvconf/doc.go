@@ -6,6 +6,6 @@
 // and pkg/strict. Equal input gives equal output, in the same order. It has no state, so all functions may be called concurrently. It
 // changes no argument, and no result shares memory with an argument that the caller might change.
 //
-// Failure policy: an overlay that would take a pod's last nameserver is an error, and the caller leaves it out. A resolv.conf with faults is
-// still printed unchanged.
+// Failure policy: an overlay that would take a pod's last nameserver is an error, and the caller leaves it out. A resolv.conf with faults
+// is still printed unchanged.
 package resolvconf

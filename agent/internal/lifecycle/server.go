@@ -22,8 +22,8 @@ import (
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
-// newServer makes a server. The state of its plugins outlives reloads of the Corefile. If clients is nil, clients are not identified and not
-// counted. If offloader is nil, there are no kernel hits.
+// newServer makes a server. The state of its plugins outlives reloads of the Corefile. If clients is nil, clients are not identified and
+// not counted. If offloader is nil, there are no kernel hits.
 func newServer(log *slog.Logger, gate *limit.Gate, upstreams *forward.Servers, store *answers.Store, clients *podindex.Clients,
 	offloader *offload.Offloader) *server.Server {
 	var watch listener.Observer

@@ -172,7 +172,7 @@ func (b *batch) change(want table, have loaded) {
 }
 
 // reshape deletes sets of another shape and base chains at another hook, which another version or program wrote. Because rules refer to
-// sets and chains, it first empties and deletes all chains. What it deletes is no longer in have.
+// sets and chains, it first empties and deletes all chains. All that it deletes leaves have.
 func (b *batch) reshape(want table, have loaded) {
 	var sets []string
 	for _, s := range want.sets {

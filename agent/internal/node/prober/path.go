@@ -56,9 +56,9 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// removeStale removes a dead predecessor's veth, so that its name is free. It keeps the veth whose peer is this prober's link called name in
-// nl's netns, and then returns there = true. Any other veth of that name belongs to a dead process, because this process has the prober's lock. A link of another kind
-// belongs to another program: it stays, and removeStale returns an error.
+// removeStale removes a dead predecessor's veth, so that its name is free. It keeps the veth whose peer is this prober's link called name
+// in nl's netns, and then returns there = true. Any other veth of that name belongs to a dead process, because this process has the
+// prober's lock. A link of another kind belongs to another program: it stays, and removeStale returns an error.
 func (h host) removeStale(nl hostnet.Handle, name string) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {

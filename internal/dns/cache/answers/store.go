@@ -136,8 +136,8 @@ func (s *Store) fit() (evicted [classes]int) {
 	return evicted
 }
 
-// Sweep removes entries that are older than their space allows (see SetBounds) and, unless no space is in use, all entries of spaces that are not
-// in use. Such a space itself stays, 3 KB in size, because a configuration that does not serve yet may have it.
+// Sweep removes entries that are older than their space allows (see SetBounds) and, unless no space is in use, all entries of spaces that
+// are not in use. Such a space itself stays, 3 KB in size, because a configuration that does not serve yet may have it.
 func (s *Store) Sweep() {
 	now := s.Now()
 	used := false

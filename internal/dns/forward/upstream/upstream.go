@@ -66,7 +66,8 @@ type Terms struct {
 	ConfigMap string // kubeDNSConfigMap
 }
 
-// Upstreams has the servers to which the agent forwards. Files may change from one Resolve to the next, so each result has a list of its own to watch.
+// Upstreams has the servers to which the agent forwards. Files may change from one Resolve to the next, so each result has a list of its
+// own to watch.
 type Upstreams struct {
 	Cluster  []nameserver.Address
 	External []nameserver.Address            // none: use Cluster
