@@ -116,6 +116,27 @@ func TestPace(t *testing.T) {
 	compat.Say(t, "hosts", "a Service has another address", fmt.Sprintf("within %d s, also where kube-dns keeps its answers", int(slowest.Seconds()+1)))
 }
 
+func TestMinTTL(t *testing.T) {
+	for want, records := range map[time.Duration][]string{
+		7 * time.Second: {"a. 30 IN CNAME b.", "b. 7 IN A 10.0.0.1"},
+		5 * time.Second: {"cluster.local. 30 IN SOA ns. h. 1 7200 1800 86400 5"},
+		4 * time.Second: {"cluster.local. 4 IN SOA ns. h. 1 7200 1800 86400 30"},
+		0:               {"cluster.local. 4 IN NS ns."},
+	} {
+		m := new(dns.Msg)
+		for _, r := range records {
+			rr, err := dns.NewRR(r)
+			testutil.Must(t, err)
+			if k := rr.Header().Rrtype; k == dns.TypeSOA || k == dns.TypeNS {
+				m.Ns = append(m.Ns, rr)
+			} else {
+				m.Answer = append(m.Answer, rr)
+			}
+		}
+		testutil.Equal(t, fmt.Sprintf("%v", records), want, minTTL(m))
+	}
+}
+
 // A kube-dns with a cache: the role queries again when its answers expire, long before its next round, and not without end.
 func TestBetweenRounds(t *testing.T) {
 	testutil.RequireRoot(t)

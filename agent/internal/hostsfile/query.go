@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coredns/coredns/plugin/pkg/dnsutil"
-	"github.com/coredns/coredns/plugin/pkg/response"
 	"github.com/miekg/dns"
 )
 
@@ -115,7 +113,7 @@ func (r *resolver) queryOne(ctx context.Context, server int, name string, qtype 
 			out.addrs, out.err = readAnswer(question, answer)
 		}
 		if out.err == nil {
-			out.ttl = dnsutil.MinimalTTL(answer, response.NoError) // CoreDNS's cache keeps the answer for this long
+			out.ttl = minTTL(answer)
 			return out
 		}
 	}
@@ -194,4 +192,24 @@ func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
+}
+
+// minTTL returns the shortest TTL in an answer: of its records, or for a denial of its SOA (RFC 2308, section 5). It is 0 if there is
+// none.
+func minTTL(answer *dns.Msg) time.Duration {
+	var ttls []uint32
+	for _, rr := range answer.Answer {
+		ttls = append(ttls, rr.Header().Ttl)
+	}
+	if len(ttls) == 0 {
+		for _, rr := range answer.Ns {
+			if soa, ok := rr.(*dns.SOA); ok {
+				ttls = append(ttls, min(soa.Hdr.Ttl, soa.Minttl))
+			}
+		}
+	}
+	if len(ttls) == 0 {
+		return 0
+	}
+	return time.Duration(slices.Min(ttls)) * time.Second
 }
