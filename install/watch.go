@@ -58,7 +58,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 	err := followFolders(ctx, w.keeper.repaired, w.poll, w.say, func() (time.Duration, error) {
 		if after := w.pace.wait(w.now()); after > 0 {
-			w.writeState() // the keeper may have restored rules
+			if w.stateDir != "" {
+				w.writeState() // the keeper may have restored rules
+			}
 			return after, nil
 		}
 		return w.runPass(ctx)
