@@ -102,13 +102,13 @@ func TestReload(t *testing.T) {
 	stillKept("after SIGUSR1")
 }
 
-// wantPage asks for a page from the host until it says something.
-func (n *node) wantPage(url, says string) {
+// wantPage asks for a page from the host until it has a text.
+func (n *node) wantPage(url, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
 		page, err := n.Host.Get(url)
-		if err == nil && !strings.Contains(page, says) {
-			err = fmt.Errorf("%s does not say %q", url, says)
+		if err == nil && !strings.Contains(page, text) {
+			err = fmt.Errorf("%s lacks %q", url, text)
 		}
 		return err
 	})
@@ -127,7 +127,7 @@ func TestStubResolver(t *testing.T) {
 	}
 }
 
-// A node that begins with a template or a kube-dns ConfigMap that cannot be used answers by kube-dns until it is mended.
+// A node that begins with a template or a kube-dns ConfigMap that cannot be used leaves queries to kube-dns until the file is corrected.
 func TestStartsWithoutTemplate(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
 	pod := n.pod()

@@ -129,7 +129,7 @@ func TestOverlay(t *testing.T) {
 		"cut": {overlay: Overlay{Settings: settings("9.9.9.9 8.8.8.8", "", "ndots:1")}, want: settings("10.96.0.10 fd00::a 9.9.9.9", cluster, "ndots:1"),
 			notes: []Code{NameserversCut}},
 		"duplicates":                 {own: settings("1.1.1.1 1.1.1.1", "a a", "x:"), want: settings("1.1.1.1", "a", "x"), notes: []Code{UnknownOption}},
-		"a policy says all":          {own: settings("1.1.1.1", "c", "edns0"), overlay: Overlay{Policy: None, Settings: settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
+		"a policy with all":          {own: settings("1.1.1.1", "c", "edns0"), overlay: Overlay{Policy: None, Settings: settings("9.9.9.9", "x", "ndots:1")}, want: settings("9.9.9.9", "x", "ndots:1")},
 		"the policy Default":         {own: settings("1.1.1.1 2.2.2.2", "c", "edns0"), overlay: Overlay{Policy: Default, Settings: settings("", "", "ndots:2")}, want: settings("10.1.1.10 10.1.1.11", "corp.example", "ndots:2 rotate timeout:2")},
 		"the policy ClusterFirst":    {own: settings("1.1.1.1", "", ""), overlay: Overlay{Policy: ClusterFirst}},
 		"no nameserver left":         {overlay: Overlay{Policy: None, Settings: settings("", "x", "")}, refused: "overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
