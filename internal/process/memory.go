@@ -8,17 +8,17 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// memoryShare is the part of the cgroup's memory limit that the Go runtime may use. The rest is for memory that the cgroup is
+// memoryShare is the percentage of the cgroup's memory limit that the Go runtime may use. The rest is for memory that the cgroup is
 // charged for but the runtime does not count: socket buffers, page tables, the program's code.
-const memoryShare = 0.8
+const memoryShare = 80
 
 // gcPercent is the value for GOGC: how far the heap may grow between two collections, in percent. With Go's default of 100, garbage could
 // double the memory of the cache. With 50, the runtime collects twice as often, which costs about half a percent of a core at 10,000 hits
@@ -33,13 +33,17 @@ func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 	if value, ok := lookupEnv("GOGC"); !ok || value == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	limit, err := memlimit.Set(memlimit.WithRatio(memoryShare))
-	switch {
-	case err != nil:
-		log.Warn("cannot read the container's memory limit; the Go runtime runs without one: set GOMEMLIMIT", "err", err)
-	case limit == math.MaxInt64:
-		log.Info("no memory limit set for the Go runtime")
-	default:
-		log.Info("Go memory limit set", "gomemlimit", fmt.Sprintf("%.1fMiB", float64(limit)/(1<<20)))
+	if value, ok := lookupEnv("GOMEMLIMIT"); !ok || value == "" { // else the Go runtime has read it before main
+		limit, err := memlimit.FromCgroup()
+		switch {
+		case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+			log.Info("no memory limit set for the Go runtime", "reason", err)
+			return
+		case err != nil:
+			log.Warn("cannot read the container's memory limit; the Go runtime runs without one: set GOMEMLIMIT", "err", err)
+			return
+		}
+		debug.SetMemoryLimit(int64(limit / 100 * memoryShare)) //nolint:gosec // memlimit caps it at what a machine can have
 	}
+	log.Info("Go memory limit set", "gomemlimit", fmt.Sprintf("%.1fMiB", float64(debug.SetMemoryLimit(-1))/(1<<20)))
 }

@@ -24,12 +24,13 @@ func TestLimitMemory(t *testing.T) {
 	group.LimitMemory(300 << 20)
 	t.Setenv("NEARDNS_IN_CGROUP", "1")
 	for _, tc := range []struct{ memory, gogc, want string }{
+		{"none", "none", "limit 251658240 GOGC 50, level=INFO msg=\"Go memory limit set\" gomemlimit=240.0MiB"},
 		{"", "", "limit 251658240 GOGC 50, level=INFO msg=\"Go memory limit set\" gomemlimit=240.0MiB"},
 		{"64MiB", "30", "limit 67108864 GOGC 30, level=INFO msg=\"Go memory limit set\" gomemlimit=64.0MiB"},
 	} {
 		for name, value := range map[string]string{"GOMEMLIMIT": tc.memory, "GOGC": tc.gogc} {
 			t.Setenv(name, value)
-			if value == "" {
+			if value == "none" {
 				testutil.Must(t, os.Unsetenv(name))
 			}
 		}

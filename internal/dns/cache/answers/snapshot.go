@@ -168,7 +168,7 @@ func (in *summed) take(n int) ([]byte, error) {
 	return in.buf[:n], nil
 }
 
-// snapshot reads a whole snapshot. It returns its entries, and the boot's now at the time when it was written.
+// snapshot reads a whole snapshot. It returns its entries, and the boot's clock when it was written.
 func (in *summed) snapshot() (all []found, then Boot, err error) {
 	b, err := in.take(headerBytes)
 	if err != nil {
