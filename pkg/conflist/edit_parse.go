@@ -99,10 +99,10 @@ func object(text []byte) (map[string]strict.Value, error) {
 	var r strict.Reader
 	top := map[string]strict.Value{}
 	for _, m := range r.Plain(v) {
-		if _, twice := top[m.Key]; twice {
-			return nil, fmt.Errorf("%s: appears twice: write it once", strict.Quote(m.Key))
-		}
 		top[m.Key] = m.Value
 	}
-	return top, r.Err(1)
+	if faults := r.Faults(); len(faults) > 0 { // the first alone: callers show one line
+		return nil, faults[0]
+	}
+	return top, nil
 }

@@ -208,7 +208,7 @@ func TestRefused(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a"},5]}`:           "plugins[1]: not an object",
 		`{"name":"n","plugins":[{"type":"neardns"}]}`:       "no plugin but neardns",
 		`{"name":"n","Plugins":[{"type":"a"}]}`:             "nothing to chain to",
-		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  `"plugins": appears twice`,
+		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "plugins: appears twice",
 		`{"name":"n","cniVersion":1,"plugins":[]}`:          "cniVersion: is a number: write a string",
 		`{"name":"n","cniVersions":["1",2],"plugins":[{}]}`: "cniVersions",
 	}

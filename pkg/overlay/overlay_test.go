@@ -54,6 +54,7 @@ func TestDecodeFaults(t *testing.T) {
 		`{"namespaces": []}`:                     `dns.namespaces: is a list: write an object, such as {"key": "value"}`,
 		`{"namespaces": {"Shop": {}, "a.b": {}}}`:          "dns.namespaces: \"Shop\" is not the name of a namespace\ndns.namespaces: \"a.b\" is not the name of a namespace",
 		`{"namespaces": {"shop": {"namespaces": {}}}}`:     "dns.namespaces.shop.namespaces: is for all pods only: take it out here",
+		`{"namespaces": {"shop": {}, "shop": {}}}`:         "dns.namespaces.shop: appears twice: write it once",
 		`{"namespaces": {"shop": {"nameservers": ["x"]}}}`: `dns.namespaces.shop.nameservers[0]: "x" is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10`,
 	} {
 		if _, err := decode("dns", []byte(text)); err == nil || err.Error() != want {

@@ -31,12 +31,12 @@ func TestDecodeOverlay(t *testing.T) {
 				"options": [{"name": "ndots", "value": "2"}, {"value": 3, "name": "timeout"}, {"name": "edns0"}]}`,
 			want: Overlay{Policy: None, Settings: settings("10.96.0.10 fd00::a", "svc.cluster.local .", "ndots:2 timeout:3 edns0")},
 		},
-		"options as words":             {text: `{"options": ["ndots:2", "edns0", "rotate:", {"name": "timeout", "value": 1}]}`, want: Overlay{Settings: settings("", "", "ndots:2 edns0 rotate timeout:1")}},
-		"search":                       {text: `{"search": ["a", "_tcp.B.example."]}`, want: Overlay{Settings: settings("", "a _tcp.B.example", "")}},
-		"no value":                     {text: `{"options": [{"name": "a", "value": null}, {"name": "b", "value": ""}, {"name": "c", "value": 0}, {"name": "d", "value": -1}]}`, want: Overlay{Settings: settings("", "", "a b c:0 d:-1")}},
-		"a value with a colon":         {text: `{"options": [{"name": "a", "value": "b:c"}]}`, want: Overlay{Settings: settings("", "", "a:b:c")}},
-		"escapes":                      {text: `{"s\u0065arch": ["\u0061"]}`, want: Overlay{Settings: settings("", "a", "")}},
-		"what is too much is for Form": {text: `{"nameservers": ["1.1.1.1", "1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"]}`, want: Overlay{Settings: settings("1.1.1.1 1.1.1.1 2.2.2.2 3.3.3.3 4.4.4.4", "", "")}},
+		"options as words":              {text: `{"options": ["ndots:2", "edns0", "rotate:", {"name": "timeout", "value": 1}]}`, want: Overlay{Settings: settings("", "", "ndots:2 edns0 rotate timeout:1")}},
+		"search":                        {text: `{"search": ["a", "_tcp.B.example."]}`, want: Overlay{Settings: settings("", "a _tcp.B.example", "")}},
+		"no value":                      {text: `{"options": [{"name": "a", "value": null}, {"name": "b", "value": ""}, {"name": "c", "value": 0}, {"name": "d", "value": -1}]}`, want: Overlay{Settings: settings("", "", "a b c:0 d:-1")}},
+		"a value with a colon":          {text: `{"options": [{"name": "a", "value": "b:c"}]}`, want: Overlay{Settings: settings("", "", "a:b:c")}},
+		"escapes":                       {text: `{"s\u0065arch": ["\u0061"]}`, want: Overlay{Settings: settings("", "a", "")}},
+		"what is too much is for Apply": {text: `{"nameservers": ["1.1.1.1", "1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"]}`, want: Overlay{Settings: settings("1.1.1.1 1.1.1.1 2.2.2.2 3.3.3.3 4.4.4.4", "", "")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := decode(c.text)

@@ -170,37 +170,38 @@ func (r *Reader) Texts(v Value, read func(item Value, text string) string) []str
 	return out
 }
 
-// maxKeys limits the keys of an object. No configuration object needs as many, and Members compares each key with all before it: an
-// annotation of 64 KiB with 8,000 keys cost an ADD 0.9 s of CPU time.
+// maxKeys limits the keys of a settings object. None needs as many, and each unknown key is compared with all known ones: an annotation of
+// 64 KiB may have 8,000 keys.
 const maxKeys = 64
 
 // Members returns an object's members in the order of the text. If v is no object or has more than 64 keys, it records a fault and returns
-// none. A key that occurs twice is a fault, because most JSON parsers use the last one without an error.
+// none.
 func (r *Reader) Members(v Value) []Member {
 	all := r.Plain(v)
 	if len(all) > maxKeys {
 		r.Fault(v, "more than %d keys: take out those that are not settings", maxKeys)
 		return nil
 	}
-	for i, m := range all {
-		if slices.ContainsFunc(all[:i], func(o Member) bool { return o.Key == m.Key }) {
-			r.Fault(m.Value, "appears twice: write it once")
-		}
-	}
 	return all
 }
 
 // Plain returns an object's members in the order of the text, without a limit on their number. If v is no object, it records a fault. A
-// key that is not a string, which only YAML allows, is a fault and is left out.
+// key that occurs twice is a fault, because most JSON parsers use the last one without an error. A key that is not a string, which only YAML
+// allows, is a fault and is left out.
 func (r *Reader) Plain(v Value) []Member {
 	if v.Kind != Object {
 		r.Mismatch(v, "an object, such as {\"key\": \"value\"}")
 	}
+	seen := map[string]bool{}
 	return slices.DeleteFunc(v.Members(), func(m Member) bool {
-		if m.Odd != "" {
+		switch {
+		case m.Odd != "":
 			r.Fault(Value{Field: v.Field, Place: m.Name},
 				"%s is not a plain key: write it as text, quoted where it is a number, and do not use << or ?", m.Odd)
+		case seen[m.Key]:
+			r.Fault(m.Value, "appears twice: write it once")
 		}
+		seen[m.Key] = true
 		return m.Odd != ""
 	})
 }

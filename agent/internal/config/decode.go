@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -122,7 +121,7 @@ func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key,
 func known(group string) []string {
 	var keys []string
 	for _, name := range append(groups(), names()...) {
-		if parent, key := path.Split(strings.ReplaceAll(name, ".", "/")); strings.TrimSuffix(parent, "/") == group {
+		if key, ok := strings.CutPrefix(name, join(group, "")); ok && !strings.Contains(key, ".") {
 			keys = append(keys, key)
 		}
 	}
