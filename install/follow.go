@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -133,16 +132,12 @@ func readBelow(root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/" + name, Err: err}
 	}
-	file := os.NewFile(uintptr(fd), name)
+	file := os.NewFile(uintptr(fd), "/"+name)
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(fmt.Errorf("/%s is not a regular file", name), err)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, maxCopy+1))
-	if err == nil && len(text) > maxCopy {
-		err = fmt.Errorf("/%s is larger than %d bytes", name, maxCopy)
-	}
-	return text, err
+	return atomicfile.ReadAll(file, maxCopy)
 }
 
 // followFolders calls pass at once, at each tick of changed, when something in a folder changes, and when the time that the last call

@@ -16,7 +16,7 @@ import (
 )
 
 // Handle is a netlink socket for the links of one netns, with the descriptor of that netns for settings that only /proc has. It reads a
-// list again if a change interrupted the dump, except lists of addresses and neighbours. The zero Handle may only be closed.
+// list again if a change interrupted the dump, except lists of addresses and neighbours (see Whole). The zero Handle may only be closed.
 type Handle struct {
 	netlinksafe.Handle
 	nsFD int
@@ -217,9 +217,8 @@ func (e *End) Address(a *netlink.Addr) {
 	if a.IP.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
-	// An interrupted dump may lack the address although the link has it. That is harmless, because EEXIST is no error below.
-	have, err := e.h.AddrList(e.Link, family)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	have, err := Whole(func() ([]netlink.Addr, error) { return e.h.AddrList(e.Link, family) })
+	if err != nil {
 		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))
 		return
 	}

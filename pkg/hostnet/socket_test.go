@@ -117,7 +117,7 @@ func TestReadsInterruptedListAgain(t *testing.T) {
 		"another error":            {1, 1, unix.ENOBUFS},
 	} {
 		reads := 0
-		list, err := whole(func() ([]int, error) {
+		list, err := Whole(func() ([]int, error) {
 			if reads++; reads <= c.failing {
 				return nil, c.err
 			}

@@ -29,7 +29,7 @@ type Found struct {
 // Way follows a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the pod's packets enter
 // the host's netns: the host's end of the pod's veth, or the bridge that this end is a port of. It returns a *WayError if the packets go
 // elsewhere, for example by a macvlan, or if the lookup of the pod's route fails. Other errors mean that the result is unknown. podNS and
-// hostNS are descriptors of the two namespaces.
+// hostNS are descriptors of the two namespaces; 0 is the calling thread's.
 func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
 	found := Ways(podNS, hostNS, clusterDNS)[0]
 	return found.HostInterface, found.Err
@@ -67,9 +67,9 @@ func (w ways) close() {
 	w.host.Close()
 }
 
-// whole returns a list that was read without interruption: a change of the listed objects interrupts a dump. read is called several
-// times at most; if the last call was interrupted, too, its error is returned.
-func whole[T any](read func() ([]T, error)) (list []T, err error) {
+// Whole returns a list that was read without interruption: a change of the listed objects interrupts a dump, which may then lack some. read
+// is called eight times at most; if the last call was interrupted, too, its error is returned.
+func Whole[T any](read func() ([]T, error)) (list []T, err error) {
 	const attempts = 8
 	for range attempts {
 		if list, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -179,7 +179,7 @@ func (w ways) nextHopIsHost(clusterDNS netip.Addr, route netlink.Route, own, pee
 			return err
 		}
 		// The pod may have a permanent neighbour entry for the next hop with a hardware address of the host, as the AWS VPC CNI writes it.
-		neighbours, err := whole(func() ([]netlink.Neigh, error) { return w.pod.NeighList(own.Attrs().Index, familyOf(hop)) })
+		neighbours, err := Whole(func() ([]netlink.Neigh, error) { return w.pod.NeighList(own.Attrs().Index, familyOf(hop)) })
 		if err == nil && slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool {
 			mac := n.HardwareAddr.String()
 			return n.State&netlink.NUD_PERMANENT != 0 && n.IP.Equal(gw) && len(mac) > 0 &&
@@ -208,7 +208,7 @@ func familyOf(a netip.Addr) int {
 
 // isHost reports whether the host has address a. An IPv6 link-local address counts only if it is on the link with index on.
 func (w ways) isHost(a netip.Addr, on int) (bool, error) {
-	addrs, err := whole(func() ([]netlink.Addr, error) { return w.host.AddrList(nil, familyOf(a)) })
+	addrs, err := Whole(func() ([]netlink.Addr, error) { return w.host.AddrList(nil, familyOf(a)) })
 	if err != nil {
 		return false, fmt.Errorf("list the host's addresses: %w", err)
 	}

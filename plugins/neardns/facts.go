@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"slices"
 
@@ -25,7 +24,7 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 		f.Proof = nodestate.Proof{}
 	}
 	f.Unsupported = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)
-	f.Ways = v.ways(ns)
+	f.Ways = v.env.kernel.Ways(int(ns.Fd()), steer.ClusterDNS(v.conf.Redirects)...)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
 	}
@@ -72,16 +71,6 @@ func (v *verb) inspectSwitch(ways []hostnet.Found) (complete bool) {
 		return err
 	})
 	return complete
-}
-
-func (v *verb) ways(ns *os.File) []hostnet.Found {
-	host, err := os.Open(ownNamespace)
-	if err != nil {
-		err = fmt.Errorf("the host's network namespace cannot be opened: %w", err)
-		return slices.Repeat([]hostnet.Found{{Err: err}}, len(v.conf.Redirects))
-	}
-	defer host.Close()
-	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), steer.ClusterDNS(v.conf.Redirects)...)
 }
 
 // siblings returns the state files of the container's other interfaces in the same netns, because a netns has one pod table for

@@ -54,11 +54,11 @@ func (k faulty) Uplinks(podSide ...string) ([]string, error) {
 	return k.realKernel.Uplinks(podSide...)
 }
 
-func (k faulty) Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found {
+func (k faulty) Ways(podNS int, clusterDNS ...netip.Addr) []hostnet.Found {
 	if err := k.fail("way"); err != nil {
 		return slices.Repeat([]hostnet.Found{{Err: err}}, len(clusterDNS))
 	}
-	return k.realKernel.Ways(podNS, hostNS, clusterDNS...)
+	return k.realKernel.Ways(podNS, clusterDNS...)
 }
 
 type faultyRules struct {

@@ -12,7 +12,7 @@ type kernel interface {
 	// Open opens the rules of a back end in the netns of the file descriptor nsFD. -1 means the netns of the calling thread,
 	// which is the host's.
 	Open(k rules.Kind, nsFD int) (rules.Rules, error)
-	Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found
+	Ways(podNS int, clusterDNS ...netip.Addr) []hostnet.Found
 	Uplinks(podSide ...string) ([]string, error)
 }
 
@@ -26,8 +26,8 @@ func (realKernel) Open(k rules.Kind, nsFD int) (rules.Rules, error) {
 	return k.Open(nsFD)
 }
 
-func (realKernel) Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found {
-	return hostnet.Ways(podNS, hostNS, clusterDNS...)
+func (realKernel) Ways(podNS int, clusterDNS ...netip.Addr) []hostnet.Found {
+	return hostnet.Ways(podNS, 0, clusterDNS...) // the calling thread is in the host's netns
 }
 
 func (realKernel) Uplinks(podSide ...string) ([]string, error) { return rules.Uplinks(podSide...) }

@@ -81,9 +81,6 @@ func (r routingRule) isOurs() bool {
 	if r.hasSingleAddress() {
 		a = r.dst.Addr()
 	}
-	if r.protocol == unix.RTPROT_UNSPEC { // of builds before 4f30e2dd
-		r.protocol = protocol
-	}
 	return slices.Contains(wantedRules(is4, []netip.Addr{a}, true), r)
 }
 

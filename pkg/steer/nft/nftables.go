@@ -71,7 +71,7 @@ func (n *Nftables) redial() error {
 func (n *Nftables) Close() error { return errors.Join(n.conn.Close(), unix.Close(n.nsFD)) }
 
 // Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Counters stay, and so do leases
-// and the exemptions that the plugin added, unless another version gave their set another shape (see declare).
+// and the exemptions that the plugin added, unless another version gave their set another shape (see reshape).
 func (n *Nftables) Apply(rs steer.Ruleset) error {
 	_, err := n.Repair(rs)
 	return err

@@ -108,20 +108,6 @@ func openKernel(netNS int) (kernel, error) {
 	return kernel{h}, err
 }
 
-// dumpAll makes a netlink dump, and repeats it, with eight attempts in all, until no concurrent change interrupts it. An interrupted dump
-// may lack links or addresses that exist.
-func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
-	const attempts = 8
-	var out []T
-	var err error
-	for range attempts {
-		if out, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return out, err
-}
-
 // addresses are the addresses of a netns, with those on the agent's link sorted into good and bad ones.
 type addresses struct {
 	all  []netlink.Addr      // addresses of all links in the netns
@@ -130,7 +116,7 @@ type addresses struct {
 }
 
 func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, err error) {
-	if p.all, err = dumpAll(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
+	if p.all, err = hostnet.Whole(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
 		return p, fmt.Errorf("list addresses: %w", err)
 	}
 	p.good = map[netip.Addr]bool{}
@@ -179,7 +165,7 @@ func (k kernel) checkOwner(l netlink.Link) error {
 	case kindDummy:
 		return nil
 	case kindBridge:
-		links, err := dumpAll(k.Handle.Handle.Handle.LinkList) // netlinksafe's LinkList hides an interruption
+		links, err := hostnet.Whole(k.Handle.Handle.Handle.LinkList) // netlinksafe's LinkList hides an interruption
 		if err != nil {
 			return fmt.Errorf("list links: %w", err)
 		}
