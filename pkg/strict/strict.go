@@ -185,8 +185,8 @@ func (r *Reader) Members(v Value) []Member {
 	return all
 }
 
-// Plain returns an object's members in the order of the text, without a limit on their number. If v is no object, it records a fault. A
-// key that occurs twice is a fault, because most JSON parsers use the last one without an error. A key that is not a string, which only YAML
+// Plain returns an object's members in the order of the text, without a limit on their number. If v is no object, it records a fault. A key
+// that occurs twice is a fault, because most JSON parsers use the last one without an error. A key that is not a string, which only YAML
 // allows, is a fault and is left out.
 func (r *Reader) Plain(v Value) []Member {
 	if v.Kind != Object {
