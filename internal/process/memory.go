@@ -10,7 +10,9 @@ package process
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"math"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -36,14 +38,17 @@ func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 	if value, ok := lookupEnv("GOMEMLIMIT"); !ok || value == "" { // else the Go runtime has read it before main
 		limit, err := memlimit.FromCgroup()
 		switch {
-		case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
-			log.Info("no memory limit set for the Go runtime", "reason", err)
-			return
-		case err != nil:
+		case err == nil:
+			debug.SetMemoryLimit(int64(limit / 100 * memoryShare)) //nolint:gosec // the kernel reports more than MaxInt64 as no limit
+		case !errors.Is(err, memlimit.ErrNoLimit) && !errors.Is(err, memlimit.ErrNoCgroup) && !errors.Is(err, fs.ErrNotExist):
 			log.Warn("cannot read the container's memory limit; the Go runtime runs without one: set GOMEMLIMIT", "err", err)
 			return
 		}
-		debug.SetMemoryLimit(int64(limit / 100 * memoryShare)) //nolint:gosec // memlimit caps it at what a machine can have
 	}
-	log.Info("Go memory limit set", "gomemlimit", fmt.Sprintf("%.1fMiB", float64(debug.SetMemoryLimit(-1))/(1<<20)))
+	limit := debug.SetMemoryLimit(-1)
+	if limit == math.MaxInt64 {
+		log.Info("no memory limit set for the Go runtime")
+		return
+	}
+	log.Info("Go memory limit set", "gomemlimit", fmt.Sprintf("%.1fMiB", float64(limit)/(1<<20)))
 }

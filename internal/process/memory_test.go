@@ -26,6 +26,7 @@ func TestLimitMemory(t *testing.T) {
 	for _, tc := range []struct{ memory, gogc, want string }{
 		{"none", "none", "limit 251658240 GOGC 50, level=INFO msg=\"Go memory limit set\" gomemlimit=240.0MiB"},
 		{"", "", "limit 251658240 GOGC 50, level=INFO msg=\"Go memory limit set\" gomemlimit=240.0MiB"},
+		{"off", "", "limit 9223372036854775807 GOGC 50, level=INFO msg=\"no memory limit set for the Go runtime\""},
 		{"64MiB", "30", "limit 67108864 GOGC 30, level=INFO msg=\"Go memory limit set\" gomemlimit=64.0MiB"},
 	} {
 		for name, value := range map[string]string{"GOMEMLIMIT": tc.memory, "GOGC": tc.gogc} {

@@ -218,7 +218,7 @@ func (e *End) Address(a *netlink.Addr) {
 		family = netlink.FAMILY_V4
 	}
 	have, err := Whole(func() ([]netlink.Addr, error) { return e.h.AddrList(e.Link, family) })
-	if err != nil {
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // EEXIST is no error below
 		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))
 		return
 	}

@@ -29,7 +29,7 @@ type Found struct {
 // Way follows a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the pod's packets enter
 // the host's netns: the host's end of the pod's veth, or the bridge that this end is a port of. It returns a *WayError if the packets go
 // elsewhere, for example by a macvlan, or if the lookup of the pod's route fails. Other errors mean that the result is unknown. podNS and
-// hostNS are descriptors of the two namespaces; 0 is the calling thread's.
+// hostNS are descriptors of the two namespaces; a hostNS of 0 is the calling thread's.
 func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
 	found := Ways(podNS, hostNS, clusterDNS)[0]
 	return found.HostInterface, found.Err

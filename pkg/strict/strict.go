@@ -177,12 +177,11 @@ const maxKeys = 64
 // Members returns an object's members in the order of the text. If v is no object or has more than 64 keys, it records a fault and returns
 // none.
 func (r *Reader) Members(v Value) []Member {
-	all := r.Plain(v)
-	if len(all) > maxKeys {
+	if len(v.Members()) > maxKeys {
 		r.Fault(v, "more than %d keys: take out those that are not settings", maxKeys)
 		return nil
 	}
-	return all
+	return r.Plain(v)
 }
 
 // Plain returns an object's members in the order of the text, without a limit on their number. If v is no object, it records a fault. A key
@@ -194,15 +193,16 @@ func (r *Reader) Plain(v Value) []Member {
 	}
 	seen := map[string]bool{}
 	return slices.DeleteFunc(v.Members(), func(m Member) bool {
-		switch {
-		case m.Odd != "":
+		if m.Odd != "" {
 			r.Fault(Value{Field: v.Field, Place: m.Name},
 				"%s is not a plain key: write it as text, quoted where it is a number, and do not use << or ?", m.Odd)
-		case seen[m.Key]:
+			return true
+		}
+		if seen[m.Key] {
 			r.Fault(m.Value, "appears twice: write it once")
 		}
 		seen[m.Key] = true
-		return m.Odd != ""
+		return false
 	})
 }
 

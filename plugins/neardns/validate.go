@@ -116,10 +116,16 @@ func (r *report) entry(prefix string, raw json.RawMessage) {
 	if ce := (*confError)(nil); errors.As(err, &ce) {
 		faults = ce.Faults // includes the unknown keys
 	}
+	top, err := strict.JSON("", "", raw)
+	if err == nil {
+		var keys strict.Reader
+		keys.Plain(top) // a call takes the last of two equal keys, as runtimes do
+		faults = append(faults, keys.Faults()...)
+	}
 	for _, f := range faults {
 		r.fault("%s%s", prefix, f)
 	}
-	if top, err := strict.JSON("", "", raw); err == nil && len(faults) == 0 {
+	if err == nil && len(faults) == 0 {
 		for _, w := range overlay.Warnings(top.Map()[keyDNS], conf.Rules, steer.ClusterDNS(conf.Redirects), conf.ClusterDomain) {
 			r.warn("%s%s", prefix, w)
 		}
