@@ -57,7 +57,7 @@ func TestShortPages(t *testing.T) {
 	if n := strings.Count(read(t, "README.md"), "\n"); n > 140 {
 		t.Errorf("README.md has %d lines, of at most 140: move something into docs/", n)
 	}
-	limits := map[string]int{"ARCHITECTURE.md": 12, "CHANGELOG.md": 3, "CONTRIBUTING.md": 8, "SECURITY.md": 8}
+	limits := map[string]int{"ARCHITECTURE.md": 10, "CHANGELOG.md": 3, "CONTRIBUTING.md": 8, "SECURITY.md": 8}
 	for _, name := range documents(t) {
 		if filepath.Dir(name) == "docs" {
 			limits[name] = 10
