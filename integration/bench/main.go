@@ -1,6 +1,6 @@
 // Command bench measures what neardns costs, next to what does the same work: the plugin's calls next to the bare netlink
 // transaction and the reference portmap plugin; the agent next to a stock CoreDNS set up as NodeLocal DNSCache and next to the other
-// DNS servers that an operator may put there (package peers), each under the workloads W1 to W12 (package workload) by a load
+// DNS servers that an operator may put there (package peers), each under the workloads W1 to W14 (package workload) by a load
 // generator (package generator), and next to a node without a cache. It is what `make bench` runs. Everything compared is measured in
 // turn, round by round, on one machine; see paired for the sums.
 //

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/neardns/neardns/integration/bench/workload"
@@ -154,7 +155,13 @@ func (r *report) bars(panel panel, x, y int) string {
 	return b.String()
 }
 
-func (r *report) heatHeight() int { return 56 + len(workload.Names)*20 }
+func (r *report) heatHeight() int { return 56 + len(r.workloads())*20 }
+
+// workloads are those measured.
+func (r *report) workloads() []string {
+	unmeasured := func(name string) bool { return r.rounds(cellKey{name, "full", "qps"}, ours) == nil }
+	return slices.DeleteFunc(slices.Clone(workload.Names), unmeasured)
+}
 
 // heat draws a table of ratios: green where neardns is surely better, orange where it is surely worse.
 func (r *report) heat(subject, title, measure, figure string, x, y int) string {
@@ -166,7 +173,7 @@ func (r *report) heat(subject, title, measure, figure string, x, y int) string {
 	for i, s := range servers {
 		p(`<text x="%d" y="34" text-anchor="middle" fill="#555">%s</text>`, 60+i*cellWidth+cellWidth/2, html.EscapeString(s))
 	}
-	for j, name := range workload.Names {
+	for j, name := range r.workloads() {
 		top := 40 + j*20
 		p(`<text x="0" y="%d">%s</text>`, top+14, name)
 		for i, s := range servers {

@@ -101,11 +101,11 @@ func turned[T any](all []T, round int) []T {
 
 // workload sends one server one workload in all ways, warm.
 func (b *bench) workload(s *stand, w *workload.Workload) {
-	if w.Name != workload.Miss {
+	if !workload.OnlyNew(w.Name) {
 		b.warm(s, generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Each: true, Sockets: 2, Window: 16})
 	}
 	for _, m := range measures {
-		if b.short && m.only != "" && m.only != w.Name || w.Name == workload.Miss && m.rate > 1000 {
+		if b.short && m.only != "" && m.only != w.Name || workload.OnlyNew(w.Name) && m.rate > 1000 {
 			continue
 		}
 		b.take(w.Name, m, s, s.measured(b.load(m, w)))
@@ -122,7 +122,7 @@ func (b *bench) load(m measure, w *workload.Workload) generator.Load {
 			l.Sockets = w.Sockets
 		}
 		l.Window = max(1, m.window/l.Sockets)
-		if w.Name == workload.Miss {
+		if workload.OnlyNew(w.Name) {
 			l.Window /= 2 // a miss takes a place in the server for as long as the upstream takes
 		}
 	} else if m.rate == 0 {
@@ -149,7 +149,7 @@ func (b *bench) take(workloadName string, m measure, s *stand, r outcome) {
 		}
 		b.add(cellKey{workloadName, m.key, f}, s.name, values[f])
 	}
-	if s.name == inKernel && m.key == "full" && workloadName != workload.Miss {
+	if s.name == inKernel && m.key == "full" && !workload.OnlyNew(workloadName) {
 		b.add(cellKey{workloadName, m.key, "kernel"}, s.name, 100*float64(r.kernel)/float64(max(1, int64(r.Asked)-r.misses)))
 	}
 	b.heard(cellKey{workloadName, m.key, ""}, s.name, &r.Times)

@@ -56,7 +56,7 @@ func answerTo(name string, qtype uint16) answer {
 		}
 	case known && rest == zone && kind == "short":
 		a.data, a.ttl = one(qtype, 99, n), ttlShort
-	case known && rest == zone && kind == "new":
+	case known && kind == "new" && (rest == zone || rest == outside):
 		a.data, a.ttl = one(qtype, 100, 0), ttlStable
 	case known && rest == zone && kind == "host":
 		a.data, a.ttl = one(qtype, 101, n), ttlStable

@@ -1,4 +1,4 @@
-// Package workload has the queries that the bench sends, and their answers: W1 to W12, each made from a seed, so that every server
+// Package workload has the queries that the bench sends, and their answers: W1 to W14, each made from a seed, so that every server
 // gets the same in the same order. What an answer must be follows from the query's name alone; the upstream server (Answer)
 // and the load generator's check of what came back are made from the same rule.
 //
@@ -51,10 +51,13 @@ type Workload struct {
 }
 
 // Names of the workloads, in the order of the report. Miss is what no cache can answer.
-var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "W10", "W11", "W12", Miss}
+var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "W10", "W11", "W12", "W13", "W14", Miss}
 
 // Miss is the workload of names that were never queried before.
 const Miss = "miss"
+
+// OnlyNew reports whether each query of a workload has a name that was never queried.
+func OnlyNew(name string) bool { return name == Miss || name == "W13" || name == "W14" }
 
 // Sockets is how many a client uses at a fixed rate, where a workload has nothing else.
 const Sockets = 16
@@ -125,7 +128,7 @@ func New(name string, seed uint64, small bool) (*Workload, error) {
 		m.lookups(long, func() {
 			m.expanded(m.service(), false)
 			if m.rand.IntN(10) == 0 {
-				m.unique()
+				m.unique("new", zone)
 			}
 		})
 	case "W8":
@@ -146,9 +149,15 @@ func New(name string, seed uint64, small bool) (*Workload, error) {
 		m.w.Text = fmt.Sprintf("%d names outside the cluster by Zipf's law, TTL 5 to 300 s", others)
 		pick := zipf(m.rand, others)
 		m.lookups(4*long, func() { m.both(fmt.Sprintf("host-%d.%s", pick(), outside), false) })
+	case "W13":
+		m.w.Text = "only new names outside the cluster"
+		m.unique("new", outside)
+	case "W14":
+		m.w.Text = "only new names that do not exist"
+		m.unique("missing", zone)
 	case Miss:
 		m.w.Text = "only names that were never asked"
-		m.unique()
+		m.unique("new", zone)
 	default:
 		return nil, fmt.Errorf("no workload %q: there are %s", name, strings.Join(Names, ", "))
 	}
@@ -203,10 +212,10 @@ func (m *maker) ask(name string, qtype uint16, edns bool) {
 	m.w.Order = append(m.w.Order, i)
 }
 
-func (m *maker) unique() {
-	m.ask(fmt.Sprintf("new-%0*d.%s", digits, 0, zone), TypeA, false)
+func (m *maker) unique(kind, parent string) {
+	m.ask(fmt.Sprintf("%s-%0*d.%s", kind, digits, 0, parent), TypeA, false)
 	q := &m.w.Questions[m.w.Order[len(m.w.Order)-1]]
-	q.Digits = 10 + 1 + len("new-")
+	q.Digits = 10 + 1 + len(kind+"-")
 }
 
 // mixed writes a name in one of its cases.

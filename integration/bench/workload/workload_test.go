@@ -30,7 +30,7 @@ func TestSeed(t *testing.T) {
 		if !same(a, b) {
 			t.Errorf("%s: not the same twice", name)
 		}
-		if name != Miss && name != "W10" && name != "W11" && same(a, c) { // these have one name each
+		if !OnlyNew(name) && name != "W10" && name != "W11" && same(a, c) { // these have one name each
 			t.Errorf("%s: the seed changes nothing", name)
 		}
 	}
@@ -95,9 +95,16 @@ func TestShares(t *testing.T) {
 		{"W10 NXDOMAIN", share("W10", negative), 0, 0},
 		{"W11 NXDOMAIN", share("W11", negative), 1, 1},
 		{"W12 outside", share("W12", foreign), 1, 1},
+		{"W13 new names outside", share("W13", func(q Question) bool { return foreign(q) && q.Digits > 0 && q.Count == 1 }), 1, 1},
+		{"W14 new names that do not exist", share("W14", func(q Question) bool { return negative(q) && q.Digits > 0 }), 1, 1},
 	} {
 		if c.got < c.low || c.got > c.high {
 			t.Errorf("%s: a share of %.3f, want %.3f to %.3f", c.what, c.got, c.low, c.high)
+		}
+	}
+	for _, name := range Names {
+		if all := share(name, func(q Question) bool { return q.Digits > 0 }) == 1; all != OnlyNew(name) {
+			t.Errorf("%s: only new names: %v, want %v", name, all, OnlyNew(name))
 		}
 	}
 	full, err := New("W3", 1, false)
@@ -108,12 +115,19 @@ func TestShares(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	q := mustNew(t, Miss, 1).Questions[0]
-	wire := append([]byte(nil), q.Wire...)
-	q.Number(wire, 1_234_567)
-	var m dns.Msg
-	if err := m.Unpack(append([]byte{0, 0}, wire...)); err != nil || m.Question[0].Name != "new-001234567."+zone+"." {
-		t.Errorf("%v: %v", err, m.Question)
+	for name, want := range map[string]string{
+		Miss: "new-001234567." + zone, "W13": "new-001234567." + outside, "W14": "missing-001234567." + zone,
+	} {
+		q := mustNew(t, name, 1).Questions[0]
+		wire := append([]byte(nil), q.Wire...)
+		q.Number(wire, 1_234_567)
+		var m dns.Msg
+		if err := m.Unpack(append([]byte{0, 0}, wire...)); err != nil || m.Question[0].Name != want+"." {
+			t.Errorf("%s: %v: %v", name, err, m.Question)
+		}
+		if a := Answer(&m); a == nil || a.Rcode != int(q.Rcode) || len(a.Answer) != int(q.Count) {
+			t.Errorf("%s: the numbered name's answer is %v, want that of %+v", name, a, q)
+		}
 	}
 }
 
