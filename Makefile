@@ -164,8 +164,9 @@ test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises 
 	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(TIMED)
 	$(PASSED)
 
+# test comes after what draws pages: it reads them.
 test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
-	@failed=; for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale compat; do \
+	@failed=; for target in test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale test compat; do \
 		printf '\n== make %s\n' "$$target"; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 	$(PASSED)
 
