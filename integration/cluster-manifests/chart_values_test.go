@@ -280,6 +280,21 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
+// On OpenShift the hosts role has the registry's Service as it is named there; elsewhere the example, and everywhere what the values list.
+func TestChartHosts(t *testing.T) {
+	type values = map[string]any
+	for want, given := range map[string]values{
+		"services: [registry/image-registry]":       {"hosts": values{"enabled": true}},
+		"- openshift-image-registry/image-registry": {"hosts": values{"enabled": true}, "platform": "openshift"},
+		"- a/b": {"hosts": values{"enabled": true, "nodeConfig": values{"hosts": values{"services": []any{"a/b"}}}}, "platform": "openshift"},
+	} {
+		text := helm(t, nodeChart, "openshift-dns", given)
+		if strings.Count(text, want) != 1 || strings.Contains(text, "registry/image") == (want == "- a/b") {
+			t.Errorf("want %q in\n%s", want, text)
+		}
+	}
+}
+
 // The values that docs/install-and-configure.md shows are taken.
 func TestChartDocument(t *testing.T) {
 	text := readFile(t, install+"/../docs/install-and-configure.md")
