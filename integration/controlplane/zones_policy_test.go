@@ -113,8 +113,10 @@ func (m *member) gateway(hosts ...string) error {
 	const head = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: default}\n"
 	text := head + "spec: {listeners: [" + strings.Join(listeners, ", ") + "]}\n"
 	m.write("object.yaml", text)
-	showApply(m.context(), text)
 	_, err := m.Kubectl("apply", "-f", m.path("object.yaml"))
+	if err == nil { // a new kind takes some tries
+		showApply(m.context(), text)
+	}
 	return err
 }
 
