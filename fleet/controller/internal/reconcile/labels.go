@@ -37,8 +37,13 @@ func (l *labels) refuse(name string) {
 // refusedLast moves the nodes for which the last write of the label failed to the end of the list, so that the next step starts with other
 // nodes.
 func (l *labels) refusedLast(nodes []placement.Node) {
-	rank := map[bool]int{true: 1}
-	slices.SortStableFunc(nodes, func(a, b placement.Node) int { return rank[l.refused[a.Name]] - rank[l.refused[b.Name]] })
+	rank := func(n placement.Node) int {
+		if l.refused[n.Name] {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(nodes, func(a, b placement.Node) int { return rank(a) - rank(b) })
 }
 
 // asSent returns the node as the watch cache has it. If that is older than this controller's last write, the result has the label that

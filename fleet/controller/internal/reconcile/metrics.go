@@ -54,5 +54,9 @@ func (m *Metrics) set(d *placement.Decision, conditions []placement.Condition) {
 }
 
 func (m *Metrics) labelled(excluded bool) {
-	m.labels.WithLabelValues(map[bool]string{true: "exclude", false: "include"}[excluded]).Inc()
+	change := "include"
+	if excluded {
+		change = "exclude"
+	}
+	m.labels.WithLabelValues(change).Inc()
 }
