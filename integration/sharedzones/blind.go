@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -129,17 +130,23 @@ func blindWrite(ctx context.Context, s *zoneserver.Server, host, own string) err
 	m.RemoveRRset(rrs[:1])
 	// RemoveRRset makes an RR of its own; Insert writes the class into those that it is given.
 	m.Insert(rrs)
+	if err := persist(ctx, s, m); err != nil {
+		return fmt.Errorf("write %s: %w", host, err)
+	}
+	return nil
+}
+
+// persist sends an update with the operator's key until the server takes it: PowerDNS answers SERVFAIL while SQLite is locked.
+func persist(ctx context.Context, s *zoneserver.Server, m *dns.Msg) error {
 	for {
 		answer, err := exchange(ctx, s, m)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		switch answer.Rcode {
-		case dns.RcodeSuccess:
+		case answer.Rcode == dns.RcodeSuccess:
 			return nil
-		case dns.RcodeServerFailure: // PowerDNS while SQLite is locked
-		default:
-			return fmt.Errorf("write %s: %s", host, dns.RcodeToString[answer.Rcode])
+		case answer.Rcode != dns.RcodeServerFailure:
+			return errors.New(dns.RcodeToString[answer.Rcode])
 		}
 	}
 }

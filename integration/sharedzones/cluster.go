@@ -18,6 +18,7 @@ import (
 type stand struct {
 	t      testutil.TB
 	server *zoneserver.Server
+	config zoneserver.Config
 	folder string // of the clusters' files
 	binary string // neardns-controller
 	all    []*cluster
@@ -31,7 +32,8 @@ func newStand(t testutil.TB, kind zoneserver.Kind, binary string, ids []string, 
 		t.Fatalf("make a folder: %v", err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return &stand{t: t, server: zoneserver.Start(t, kind, zoneserver.Config{Clusters: ids, Hosts: hosts}), folder: folder, binary: binary}
+	config := zoneserver.Config{Clusters: ids, Hosts: hosts}
+	return &stand{t: t, server: zoneserver.Start(t, kind, config), config: config, folder: folder, binary: binary}
 }
 
 // name gives the id of cluster i, as ClusterID makes them: eight of a-z0-9.

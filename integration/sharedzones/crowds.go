@@ -91,17 +91,25 @@ func seedsLoop(s *stand, c *cell, sz size) {
 
 func coldStart(s *stand, c *cell, sz size) {
 	clusters := s.startAll(sz.clusters, clusterOptions{})
+	before := s.counted().Reads
 	took, n := s.together(c, "cold start", clusters, func(i int) (out []record) {
 		for h := range sz.hosts {
 			out = append(out, record{Label: fmt.Sprintf("h%d", h), Addresses: []netip.Addr{ip(18, h, i)}})
 		}
 		return out
 	})
+	reads := s.counted().Reads - before
+	bare, err := s.bareUpdates(n)
+	if err != nil {
+		c.miss("bare updates: %v", err)
+	}
 	c.figure("messages", float64(n))
+	c.figure("reads", float64(reads))
 	c.figure("seconds", took.Seconds())
-	c.Text = fmt.Sprintf("%d clusters × %d hosts: %d messages, and %.0f that SERVFAIL answered, %s, lost %.0f", len(clusters), sz.hosts, n,
-		c.Figures["answered by SERVFAIL"], seconds(took), c.Figures["lost"])
-	sz.within(c, 30*time.Second, "whole", took)
+	c.figure("seconds of bare updates", bare.Seconds())
+	c.Text = fmt.Sprintf("%d clusters × %d hosts: %d messages, and %.0f that SERVFAIL answered, %d reads, %s, lost %.0f; bare updates take %s",
+		len(clusters), sz.hosts, n, c.Figures["answered by SERVFAIL"], reads, seconds(took), c.Figures["lost"], seconds(bare))
+	sz.withinServers(c, 30*time.Second, "whole", took, bare)
 	if n > 500 {
 		c.miss("%d messages, more than 500", n)
 	}

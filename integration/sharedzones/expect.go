@@ -71,7 +71,7 @@ func held(origin string, zone []dns.RR) map[string][]string {
 	for _, rr := range zone {
 		name := strings.ToLower(rr.Header().Name)
 		switch {
-		case name == origin && (rr.Header().Rrtype == dns.TypeSOA || rr.Header().Rrtype == dns.TypeNS), name == "ns1."+origin:
+		case serversOwn(origin, rr):
 		case rr.Header().Rrtype == dns.TypeTXT:
 			if rest, ok := strings.CutSuffix(name, "._neardns."+origin); !ok || strings.Contains(rest, ".") { // else a heartbeat
 				texts[name+" TXT"]++
@@ -89,6 +89,12 @@ func held(origin string, zone []dns.RR) map[string][]string {
 		out[key] = []string{fmt.Sprint(n)}
 	}
 	return out
+}
+
+// serversOwn reports whether a record is of the zone as the server begins with it.
+func serversOwn(origin string, rr dns.RR) bool {
+	name, rrtype := strings.ToLower(rr.Header().Name), rr.Header().Rrtype
+	return name == origin && (rrtype == dns.TypeSOA || rrtype == dns.TypeNS) || name == "ns1."+origin
 }
 
 // differences lists how the zone differs from what it must hold: lost is missing there, left is there and should not be.

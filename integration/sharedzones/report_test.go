@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -42,6 +43,52 @@ func TestReport(t *testing.T) {
 	testutil.Must(t, r.save(file))
 	if back := stored(t, file); len(back.Cells) != 2 || back.Cells[1].Figures["lost"] != 2 {
 		t.Errorf("%+v", back)
+	}
+}
+
+// A bar in seconds that is missed next to a slow server is drawn by a word of its own, and fails nothing. The server is slow if its bare
+// updates take half of the time.
+func TestSlowServer(t *testing.T) {
+	for _, test := range []struct {
+		size       size
+		took, bare time.Duration
+		good       bool
+		want       string
+	}{
+		{whole, 30 * time.Second, time.Second, true, "| bar | text |"},
+		{whole, 50 * time.Second, 25 * time.Second, true, "| bar | **MISSED BY THE SERVER**: text |\n\n" +
+			"x, BIND: whole after 50.0 s, more than 30.0 s; bare updates of the same records take the server 25.0 s\n"},
+		{whole, 50 * time.Second, 24 * time.Second, false, "| bar | **MISSED**: text |\n\nx, BIND: whole after 50.0 s, more than 30.0 s\n"},
+		{whole, 50 * time.Second, 0, false, "| bar | **MISSED**: text |"},
+		{small, 50 * time.Second, 25 * time.Second, true, "| bar | text |"},
+		{small, 50 * time.Second, 0, true, "| bar | text |"},
+	} {
+		c := cell{Row: "x", Server: "BIND", Bar: "bar", Text: "text"}
+		test.size.withinServers(&c, 30*time.Second, "whole", test.took, test.bare)
+		r := result{Cells: []cell{c}}
+		var table strings.Builder
+		r.table(&table)
+		if r.good() != test.good || !strings.Contains(table.String(), test.want) {
+			t.Errorf("%v of 30 s, bare updates %v: good is %t, want %q in\n%s", test.took, test.bare, r.good(), test.want, table.String())
+		}
+	}
+}
+
+// The bare updates have each record of the zone but the server's own, a set's in different messages.
+func TestDeal(t *testing.T) {
+	zone := records(t, "z. 60 SOA ns1 h 1 2 3 4 5\nz. 60 NS ns1.z.\nns1.z. 60 A 192.0.2.53\n"+
+		"app.z. 60 A 192.0.2.1\napp.z. 60 A 192.0.2.2\napp.a._neardns.z. 60 TXT claim\n")
+	var got []string
+	for _, m := range deal("z.", zone, 2) {
+		var names []string
+		for _, rr := range m.Ns {
+			names = append(names, strings.Join(strings.Fields(rr.String()), " "))
+		}
+		got = append(got, m.Question[0].Name+" "+strings.Join(names, ", "))
+	}
+	want := []string{"z. app.z. 60 IN A 192.0.2.1, app.a._neardns.z. 60 IN TXT \"claim\"", "z. app.z. 60 IN A 192.0.2.2"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the updates (-want +got):\n%s", d)
 	}
 }
 
