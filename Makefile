@@ -24,7 +24,7 @@ VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --po
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # The tests that the requirements name have to run wherever their packages do.
-CITED := -cited docs/project/requirements.md
+CITED := -cited docs/project/requirements.md,fleet/docs/requirements.md
 # Shows what the tests of the folder $(1) print (go test -v), and holds them to the requirements that name them.
 cited = tee >(grep --line-buffered -aE '^ *(---|$(2)ok|FAIL|PASS|panic)|_test.go:' >&2) | $(GO) tool test2json -p github.com/neardns/neardns/$(1) | CI= $(TESTRUN) -events - $(CITED)
 # A lane of .ci/lanes.txt that passed says so there: this very target with the variables of this command line.

@@ -68,9 +68,11 @@ func TestCitedRun(t *testing.T) {
 		testutil.Must(t, err)
 		return slices.ContainsFunc(all, func(c testCommand) bool { return c.runs(test, source) })
 	}
-	for _, test := range cited.InText(read(t, requirements)) {
-		if !runs(test) {
-			t.Errorf("%s names %s, and no part of make test-all runs it with -cited", requirements, test)
+	for _, page := range requirements {
+		for _, test := range cited.InText(read(t, page)) {
+			if !runs(test) {
+				t.Errorf("%s names %s, and no part of make test-all runs it with -cited", page, test)
+			}
 		}
 	}
 	// A tag of another target; -skip; a part without -cited.

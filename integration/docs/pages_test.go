@@ -251,12 +251,13 @@ func commands(text string) []string {
 	return out
 }
 
-// Each decision has the four parts, and docs/decisions/README.md is the index: each file with its title, in order, and none that is not
-// there.
+// Each decision has the four parts, and the README.md of its folder is the index: each file with its title, in order, and none that is not
+// there. The node's and fleet's share their numbers.
 func TestDecisions(t *testing.T) {
-	var want []string
+	want, got, folderOf := map[string][]string{}, map[string][]string{}, map[string]string{}
 	for _, name := range documents(t) {
-		if filepath.Dir(name) != filepath.Join("docs", "decisions") || filepath.Base(name) == "README.md" {
+		folder := filepath.Dir(name)
+		if filepath.Base(folder) != "decisions" || filepath.Base(name) == "README.md" {
 			continue
 		}
 		id := strings.TrimSuffix(filepath.Base(name), ".md")
@@ -273,13 +274,18 @@ func TestDecisions(t *testing.T) {
 		if d := cmp.Diff([]string{"Context", "Choice", "Cost", "Status"}, names); d != "" {
 			t.Errorf("%s: its parts, each a paragraph that begins with its name in bold (-want +got):\n%s", name, d)
 		}
-		want = append(want, "- ["+id+"]("+filepath.Base(name)+") "+title)
+		want[folder] = append(want[folder], "- ["+id+"]("+filepath.Base(name)+") "+title)
+		if other, ok := folderOf[id]; ok {
+			t.Errorf("%s has the number of one in %s", name, other)
+		}
+		folderOf[id] = folder
 	}
-	var got []string
-	for line := range strings.Lines(read(t, "docs/decisions/README.md")) {
-		if strings.HasPrefix(line, "- ") {
-			got = append(got, strings.TrimSuffix(line, "\n"))
+	for _, folder := range []string{"docs/decisions", "fleet/docs/decisions"} {
+		for line := range strings.Lines(read(t, folder+"/README.md")) {
+			if strings.HasPrefix(line, "- ") {
+				got[folder] = append(got[folder], strings.TrimSuffix(line, "\n"))
+			}
 		}
 	}
-	testutil.Equal(t, "docs/decisions/README.md's index of decisions", want, got)
+	testutil.Equal(t, "the indexes of decisions", want, got)
 }

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"cmp"
 	"go/parser"
 	"go/token"
 	"maps"
@@ -39,7 +40,8 @@ func TestNamedTests(t *testing.T) {
 	}
 }
 
-const requirements = "docs/project/requirements.md"
+// requirements are the pages with the node's rows and with fleet's. Rows of one design may be in both.
+var requirements = []string{"docs/project/requirements.md", "fleet/docs/requirements.md"}
 
 var (
 	requirement = regexp.MustCompile(`(?m)^\| ([KDRCPZ])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`)
@@ -47,13 +49,32 @@ var (
 	asRow       = regexp.MustCompile(`^as ([KDRCPZ]\d+)$`)
 )
 
+// requirementRows returns the rows of all pages, by design and number. On each page a design's rows are in order.
+func requirementRows(t *testing.T) (rows [][]string) {
+	t.Helper()
+	number := func(row []string) int {
+		n, err := strconv.Atoi(row[2])
+		testutil.Must(t, err)
+		return n
+	}
+	for _, name := range requirements {
+		of := requirement.FindAllStringSubmatch(read(t, name), -1)
+		for i, r := range of {
+			if i > 0 && r[1] == of[i-1][1] && number(r) < number(of[i-1]) {
+				t.Errorf("%s: row %s%s is below row %s%s", name, r[1], r[2], r[1], of[i-1][2])
+			}
+		}
+		rows = append(rows, of...)
+	}
+	slices.SortStableFunc(rows, func(a, b []string) int { return cmp.Or(strings.Compare(a[1], b[1]), number(a)-number(b)) })
+	return rows
+}
+
 // Each requirement has its row, in order. One that works names the tests that show it, each by its folder and whole name; testrun -cited
 // holds that they run. One that differs links its reason: of shared zones a decision.
 func TestRequirements(t *testing.T) {
-	page := read(t, requirements)
 	last, shown := map[string]int{}, map[string]bool{}
-	rows := requirement.FindAllStringSubmatch(page, -1)
-	for _, r := range rows {
+	for _, r := range requirementRows(t) {
 		number, err := strconv.Atoi(r[2])
 		testutil.Must(t, err)
 		name, verdict, text := r[1]+r[2]+r[3], r[4], r[5]
@@ -77,8 +98,10 @@ func TestRequirements(t *testing.T) {
 		}
 	}
 	testutil.Equal(t, "the last rows", map[string]int{"K": 55, "D": 25, "R": 23, "C": 17, "P": 39, "Z": 56}, last)
-	if bare := regexp.MustCompile("`(Test|Fuzz)[A-Z]\\w*`").FindAllString(page, -1); len(bare) > 0 {
-		t.Errorf("%s names tests without their folders: %v", requirements, bare)
+	for _, page := range requirements {
+		if bare := regexp.MustCompile("`(Test|Fuzz)[A-Z]\\w*`").FindAllString(read(t, page), -1); len(bare) > 0 {
+			t.Errorf("%s names tests without their folders: %v", page, bare)
+		}
 	}
 }
 

@@ -4,7 +4,7 @@
 // integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
 //
 // A node that is not to run the cache gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids nodes with
-// it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (docs/decisions/D-056.md).
+// it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (fleet/docs/decisions/D-056.md).
 //
 // It guarantees that a step excludes nodes only while at least one eligible node has a Ready cache and kube-dns has a ready endpoint,
 // and that at most a tenth of the nodes (but at least one) lose the cache at a time.

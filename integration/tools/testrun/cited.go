@@ -10,15 +10,19 @@ import (
 	"github.com/neardns/neardns/integration/cited"
 )
 
-// citedTests returns the tests that a page names as evidence and that this run has to run: those of its packages, its build tags and its
+// citedTests returns the tests that the pages name as evidence and that this run has to run: those of its packages, its build tags and its
 // pattern of names. Another target runs the others, and holds them in the same way.
 func citedTests(o options, packages []string) (out []cited.Test, err error) {
 	if o.cited == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(o.cited)
-	if err != nil {
-		return nil, fmt.Errorf("read cited tests: %w", err)
+	var text []byte
+	for page := range strings.SplitSeq(o.cited, ",") {
+		more, err := os.ReadFile(page)
+		if err != nil {
+			return nil, fmt.Errorf("read cited tests: %w", err)
+		}
+		text = append(text, more...)
 	}
 	matches, err := regexp.Compile(o.run)
 	if err != nil {

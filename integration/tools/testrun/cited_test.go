@@ -12,7 +12,7 @@ func TestCited(t *testing.T) {
 	root := t.TempDir()
 	t.Chdir(root)
 	for name, text := range map[string]string{
-		"page.md": "`a.TestRan`, `a.TestSkipped`, `a.TestNever`, `a.TestTimingA`, `b.TestB`",
+		"page.md": "`a.TestRan`, `a.TestSkipped`, `a.TestNever`, `a.TestTimingA`, `b.TestB`", "one.md": "`a.TestRan`", "two.md": "`a.TestSkipped`",
 		"a/a_test.go": "package a\nimport \"testing\"\nfunc TestRan(t *testing.T) {}\n" +
 			"func TestSkipped(t *testing.T) {}\nfunc TestNever(t *testing.T) {}\n",
 		"a/timed_test.go": "//go:build timing\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
@@ -28,6 +28,7 @@ func TestCited(t *testing.T) {
 		"all":       {options{cited: "page.md"}, []string{"a.TestSkipped: skipped", "a.TestNever: did not run"}, false},
 		"by name":   {options{cited: "page.md", run: "^TestRan$"}, nil, true},
 		"by tag":    {options{cited: "page.md", run: "^TestTiming", tags: "timing"}, []string{"a.TestTimingA: did not run"}, false},
+		"two pages": {options{cited: "one.md,two.md"}, []string{"a.TestSkipped: skipped"}, false},
 		"no page":   {options{}, nil, true},
 		"one shard": {options{cited: "page.md", run: "^TestSkipped$"}, []string{"a.TestSkipped: skipped"}, false},
 	} {

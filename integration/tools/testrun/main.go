@@ -76,7 +76,7 @@ func main() {
 	flag.StringVar(&o.quarFile, "quarantine", "", "file of tests whose failures are named and do not decide: \"package Test: reason\", five lines at most")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
-	flag.StringVar(&o.cited, "cited", "", "a page that names tests as evidence, each as `folder.TestName`: "+
+	flag.StringVar(&o.cited, "cited", "", "pages, separated by commas, that name tests as evidence, each as `folder.TestName`: "+
 		"those of the packages that ran are a failure if they did not pass")
 	flag.IntVar(&o.longest, "longest", 0, "name that many of the tests that took longest")
 	flag.Parse()
