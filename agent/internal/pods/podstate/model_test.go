@@ -12,7 +12,7 @@ import (
 
 var (
 	modelSteps = flag.Int("podstate.steps", 400_000, "steps of the random walk, for each class of pod")
-	modelSeed  = flag.Uint64("podstate.seed", 0, "seed of the random walk; 0 draws one")
+	modelSeed  = flag.Uint64("podstate.seed", 1, "seed of the random walk; 0 draws one")
 )
 
 // violation walks, and returns the first time at which the invariant did not hold, with the reason; "" if it always did.
