@@ -2,17 +2,18 @@ package bpf
 
 import (
 	"errors"
-	"strings"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// noAnswer is in dig's output if there is no answer.
-const noAnswer = "timed out"
+// noAnswer stands for a query without an answer.
+const noAnswer = "none"
 
 // sampled is a pod with the programs at its link.
 type sampled struct {
@@ -22,51 +23,69 @@ type sampled struct {
 	index int
 }
 
-func (s sampled) query() string {
+// far is longer than anything takes on a busy machine.
+const far = time.Hour
+
+// query returns what answered: "kernel", "user" or noAnswer.
+func (s sampled) query(wait time.Duration) string {
 	s.Helper()
-	return s.pod.Run("sh", "-c", "dig +short +tries=1 +time=1 +nocookie @"+server4.String()+" TXT "+webName+" || true")
+	a, err := testutil.Ask(s.pod.NetNS, at53(server4), webName, dns.TypeTXT, "udp", testutil.AskOptions{Timeout: wait})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return noAnswer
+	}
+	testutil.Must(s, err)
+	return a.Who
 }
 
 func (s sampled) want(when, from string) {
 	s.Helper()
-	if out := s.query(); !strings.Contains(out, from) {
-		s.Errorf("%s: %s, want %q", when, out, from)
+	wait := testutil.Attempt
+	if from == noAnswer {
+		wait = testutil.Silence
+	}
+	testutil.Equal(s, when, from, s.query(wait))
+}
+
+// wantSample sends a query of a pod that is due for a sample, because its last answer is that old; hits end when the answer is as old as
+// end. The program's stamp is when it decided. If a busy machine held the query up until hits had ended, it must not be a hit.
+func (s sampled) wantSample(when string, age, end time.Duration, running bool) (begun time.Duration) {
+	s.Helper()
+	begun = Now()
+	s.put(begun-age, begun-age, running)
+	from := s.query(testutil.Attempt)
+	at := s.link().Sampled
+	s.stamped(when, at, begun)
+	if ended := at >= uint64(begun-age+end); ended == (from == "kernel") { //nolint:gosec // the kernel's clock
+		s.Errorf("%s: answered by %s, hits have ended: %t", when, from, ended)
+	}
+	return begun
+}
+
+// stamped fails the test, which goes on, unless a stamp of the program is of the time since begun.
+func (s sampled) stamped(when string, at uint64, begun time.Duration) {
+	s.Helper()
+	if now := Now(); at < uint64(begun) || at > uint64(now) { //nolint:gosec // the kernel's clock
+		s.Errorf("%s: the program's stamp is %d, not within %d to %d", when, at, begun, now)
 	}
 }
 
-// wantSample wants a hit of a pod that is due for a sample: its last answer is 6 s old, and hits end after 8 s. On a busy machine a query
-// may take longer than that; then it shows nothing, and the next one counts. begun is when that one began.
-func (s sampled) wantSample(when string) (begun time.Duration) {
-	s.Helper()
-	for {
-		begun = Now()
-		s.put(begun-6*time.Second, begun-6*time.Second, true)
-		if out := s.query(); Now()-begun < 2*time.Second {
-			if !strings.Contains(out, "kernel") {
-				s.Errorf("%s: %s, want a hit in the kernel", when, out)
-			}
-			return begun
-		}
-	}
-}
-
-// age makes the last answer and sample older, and the agent's heartbeat fresh if running is true.
-func (s sampled) age(by time.Duration, running bool) {
-	s.Helper()
-	at := s.link()
-	s.put(time.Duration(at.Answered)-by, time.Duration(at.Sampled)-by, running) //nolint:gosec // the kernel's clock
-}
-
+// put sets the times of the last answer and sample, and whether the agent runs.
 func (s sampled) put(answered, sample time.Duration, running bool) {
 	s.Helper()
 	at := s.link()
-	at.Answered, at.Sampled = uint64(answered), uint64(sample) //nolint:gosec // the kernel's clock
+	at.Answered, at.Sampled = uint64(max(answered, 1)), uint64(max(sample, 1)) //nolint:gosec // the kernel's clock
 	testutil.Must(s, s.level.objects.Links.Put(uint32(s.index), &at))
+	beat := uint64(1)
 	if running {
-		testutil.Must(s, s.level.Beat())
-		return
+		beat = uint64(Now() + far) //nolint:gosec // the kernel's clock
 	}
-	testutil.Must(s, s.level.objects.Heartbeats.Put(uint32(0), uint64(1)))
+	testutil.Must(s, s.level.objects.Heartbeats.Put(uint32(0), beat))
+}
+
+// age sets the times of the last answer and sample to far ago or far ahead.
+func (s sampled) age(answered, sample time.Duration, running bool) {
+	s.Helper()
+	s.put(Now()+answered, Now()+sample, running)
 }
 
 func (s sampled) link() objectLink {
@@ -75,8 +94,6 @@ func (s sampled) link() objectLink {
 	testutil.Must(s, err)
 	return at
 }
-
-func (s sampled) answered() uint64 { return s.link().Answered }
 
 func (s sampled) unanswered(want bool) {
 	s.Helper()
@@ -100,39 +117,46 @@ func TestSamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := sampled{t, l, pod, index}
-			want, age, answered, unanswered := s.want, s.age, s.answered, s.unanswered
-			unanswered(false)
-			want("the first query", "user")
-			want("the second", "kernel")
-			begun := s.wantSample("a sample")
+			s.unanswered(false)
+			begun := Now()
+			testutil.Must(t, l.Beat())
+			var beat uint64
+			testutil.Must(t, l.objects.Heartbeats.Lookup(uint32(0), &beat))
+			s.stamped("heartbeat", beat, begun)
+			s.want("the first query", "user")
+			s.stamped("its sample", s.link().Sampled, begun)
+			s.stamped("its answer", s.link().Answered, begun)
+			s.age(far, far, false)
+			s.want("the second", "kernel")
+			begun = s.wantSample("a sample", sampleDue, sampleGood, true)
 			testutil.Eventually(t, func() error {
-				if answered() < uint64(begun) { //nolint:gosec // the kernel's clock
-					return errors.New("the sample's answer did not pass the link")
-				}
-				return nil
+				return testutil.ErrorIf(s.link().Answered < uint64(begun), "the sample's answer did not pass the link") //nolint:gosec // the kernel's clock
 			})
-			age(20*time.Second, true)
-			unanswered(false)
-			want("after an idle time", "user")
-			want("after its answer", "kernel")
+			s.age(-far, -far, true)
+			s.unanswered(false)
+			begun = Now()
+			s.want("after an idle time", "user")
+			s.stamped("after an idle time", s.link().Answered, begun)
 
 			node.Host.RunInput("table inet guard {\nchain in {\ntype filter hook input priority 0; udp dport 53 drop\n}\n}\n", "nft", "-f", "-")
-			want("just cut off", "kernel")
-			s.wantSample("a sample of a pod that is cut off")
-			age(3*time.Second, true)
-			want("cut off", noAnswer)
-			unanswered(true) // also while the latest sample may still be answered
-			age(2*time.Second, true)
-			unanswered(true)
-			age(0, false)
-			want("cut off, without the agent", "kernel")
-			age(30*time.Second, false)
-			want("long without the agent", noAnswer)
+			s.age(far, far, true)
+			s.want("just cut off", "kernel")
+			s.wantSample("a sample of a pod that is cut off", sampleDue, sampleGood, true)
+			s.age(-far, -far, true)
+			s.want("cut off", noAnswer)
+			for _, sample := range []time.Duration{0, far} { // also while the latest sample may still be answered
+				s.age(-far, sample, true)
+				s.unanswered(true)
+			}
+			s.wantSample("cut off, without the agent", sampleGood, sampleStands, false)
+			s.age(-far, -far, false)
+			s.want("long without the agent", noAnswer)
 			node.Host.Run("nft", "delete", "table", "inet", "guard")
-			age(2*time.Second, true)
-			want("no longer cut off", "user")
-			want("answered again", "kernel")
-			unanswered(false)
+			s.age(-far, -far, true)
+			s.want("no longer cut off", "user")
+			s.age(far, far, true)
+			s.want("answered again", "kernel")
+			s.unanswered(false)
 		})
 	}
 }

@@ -3,9 +3,11 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -115,6 +117,14 @@ func (m *sampling) agentRuns() int {
 	return 0
 }
 
+// word is the sample as the map has it: its kind from bit 32 on.
+func (m *sampling) word() uint64 {
+	if m.sample == 0 {
+		return 0
+	}
+	return uint64(m.sample) | map[bool]uint64{false: 1, true: 2}[m.cloned]<<32
+}
+
 // query is one that the map answers.
 func (m *sampling) query(query uint32) verdict {
 	v := verdicts[m.evidence()][m.out(query)][m.agentRuns()]
@@ -135,21 +145,24 @@ func (m *sampling) answer(to uint32, rcode int) (hidden bool) {
 	return m.cloned
 }
 
-// nearBound reports whether the real clock, which is not the model's, might decide otherwise.
-func (m *sampling) nearBound() bool {
-	near := func(age time.Duration, bounds ...time.Duration) bool {
-		for _, b := range bounds {
-			if d := b - age; 0 <= d && d < 2*sampleSlack {
-				return true
-			}
+// instants returns the model at the times within the next d between which its decisions may differ: now, and each bound that it comes to.
+func (m *sampling) instants(d time.Duration) (out []sampling) {
+	passes := []time.Duration{0}
+	for _, bound := range []time.Duration{
+		m.answered + sampleDue, m.answered + sampleGood, m.answered + sampleStands, m.sampled + sampleWait, m.beat + agentStale,
+	} {
+		if after := bound - m.now; 0 < after && after <= d {
+			passes = append(passes, after)
 		}
-		return false
 	}
-	return near(m.now-m.answered, sampleDue, sampleGood, sampleStands) || near(m.now-m.sampled, sampleWait) || near(m.now-m.beat, agentStale)
+	slices.Sort(passes)
+	for _, p := range passes {
+		at := *m
+		at.now += p
+		out = append(out, at)
+	}
+	return out
 }
-
-// sampleSlack is the longest that a run of the program may take for its result to count.
-const sampleSlack = 50 * time.Millisecond
 
 // sampleRig runs the program at a real link.
 type sampleRig struct {
@@ -179,69 +192,71 @@ func (r *sampleRig) stamp(at, now time.Duration) uint64 {
 func (r *sampleRig) write(now time.Duration) objectLink {
 	r.t.Helper()
 	m := &r.model
-	s := objectLink{Answered: r.stamp(m.answered, now), Sampled: r.stamp(m.sampled, now), Sample: uint64(m.sample)}
-	if m.sample != 0 {
-		s.Sample |= map[bool]uint64{false: 1, true: 2}[m.cloned] << 32
-	}
+	s := objectLink{Answered: r.stamp(m.answered, now), Sampled: r.stamp(m.sampled, now), Sample: m.word()}
 	testutil.Must(r.t, r.l.objects.Links.Put(uint32(r.index), &s))
 	testutil.Must(r.t, r.l.objects.Heartbeats.Put(uint32(0), r.stamp(m.beat, now)))
 	return s
 }
 
-// step runs a program on a frame in the model's state, then the model, and compares the states after it.
-func (r *sampleRig) step(p *ebpf.Program, frame []byte, model func(*sampling)) (action uint32, out []byte) {
+// ran is what came of a run of a program.
+type ran struct {
+	action uint32
+	frame  []byte
+	link   objectLink
+}
+
+// step runs a program on a frame in the model's state, then the model, and compares what came of both. The program decides at some time
+// between begun and ended, so what the model comes to at any of these times is right, also if other programs held the run up.
+func (r *sampleRig) step(p *ebpf.Program, frame []byte, model func(*sampling, *ran) error) {
 	r.t.Helper()
-	var before, after objectLink
-	var begun time.Duration
-	testutil.Eventually(r.t, func() error { // a run that other programs held up does not count
-		begun = Now()
-		before = r.write(begun)
-		var err error
-		r.node.Host.Do(func() {
-			o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096), Context: &skb{Ifindex: uint32(r.index)}}
-			action, err = p.Run(&o)
-			out = o.DataOut
-		})
-		testutil.Must(r.t, err)
-		if took := Now() - begun; took >= sampleSlack {
-			return fmt.Errorf("it took %s", took)
-		}
-		return r.l.objects.Links.Lookup(uint32(r.index), &after)
+	var out ran
+	var err error
+	begun := Now()
+	before := r.write(begun)
+	r.node.Host.Do(func() {
+		o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096), Context: &skb{Ifindex: uint32(r.index)}}
+		out.action, err = p.Run(&o)
+		out.frame = o.DataOut
 	})
-	was := r.model
-	model(&r.model)
-	m := &r.model
-	same := func(is, before uint64, changed bool) bool {
-		return !changed && is == before || changed && is >= uint64(begun)
+	testutil.Must(r.t, err)
+	testutil.Must(r.t, r.l.objects.Links.Lookup(uint32(r.index), &out.link))
+	ended := Now()
+	var faults []error
+	for _, m := range r.model.instants(ended - begun) {
+		was := m
+		err := model(&m, &out)
+		same := func(is, before uint64, changed bool) bool {
+			return !changed && is == before || changed && uint64(begun) <= is && is <= uint64(ended)
+		}
+		if out.link.Sample != m.word() || !same(out.link.Answered, before.Answered, m.answered != was.answered) ||
+			!same(out.link.Sampled, before.Sampled, m.sampled != was.sampled) {
+			err = errors.Join(err, fmt.Errorf("the program comes to %+v (from %d to %d), the model to %+v", out.link, begun, ended, m))
+		}
+		if err == nil {
+			r.model = m
+			return
+		}
+		faults = append(faults, fmt.Errorf("from %+v: %w", was, err))
 	}
-	sample := uint64(m.sample)
-	if sample != 0 {
-		sample |= map[bool]uint64{false: 1, true: 2}[m.cloned] << 32
-	}
-	if after.Sample != sample || !same(after.Answered, before.Answered, m.answered != was.answered) ||
-		!same(after.Sampled, before.Sampled, m.sampled != was.sampled) {
-		r.t.Fatalf("from %+v\nthe program comes to %+v (began at %d), the model to %+v", was, after, begun, *m)
-	}
-	return action, out
+	r.t.Fatal(errors.Join(faults...))
 }
 
 // query runs a query of the pod, and compares the verdict.
-func (r *sampleRig) query(id uint16, v6 bool) verdict {
+func (r *sampleRig) query(id uint16, v6 bool) (v verdict) {
 	r.t.Helper()
 	frame := packet(v6, partial, ask(r.t, "hit.example.", dns.TypeA, func(m *dns.Msg) { m.Id = id }))
-	var v verdict
-	was := r.model
-	action, out := r.step(r.l.objects.NeardnsHits, frame, func(m *sampling) { v = m.query(sampleOf(id)) })
-	if want := map[bool]uint32{false: unspec, true: redirect}[v == hit || v == hitAndSample]; action != want {
-		r.t.Fatalf("action %d in %+v, want %d", int32(action), was, int32(want))
-	}
-	if action == unspec && !bytes.Equal(out, frame) {
-		r.t.Fatalf("a sample was changed in %+v", was)
-	}
-	var at objectLink
-	if err := r.l.objects.Links.Lookup(uint32(r.index), &at); err != nil || at.Hits != map[bool]uint64{v == hit: 1}[true] {
-		r.t.Fatalf("counted as %d hits: verdict %d (%v)", at.Hits, v, err)
-	}
+	r.step(r.l.objects.NeardnsHits, frame, func(m *sampling, out *ran) error {
+		v = m.query(sampleOf(id))
+		switch want := map[bool]uint32{false: unspec, true: redirect}[v == hit || v == hitAndSample]; {
+		case out.action != want:
+			return fmt.Errorf("action %d, want %d", int32(out.action), int32(want))
+		case want == unspec && !bytes.Equal(out.frame, frame):
+			return errors.New("a sample was changed")
+		case out.link.Hits != map[bool]uint64{v == hit: 1}[true]:
+			return fmt.Errorf("counted as %d hits: verdict %d", out.link.Hits, v)
+		}
+		return nil
+	})
 	return v
 }
 
@@ -258,16 +273,13 @@ func (r *sampleRig) answer(id uint16, rcode int, v6 bool) {
 	frame := packet(v6, partial, ask(r.t, "hit.example.", dns.TypeA, func(m *dns.Msg) { m.Id, m.Response, m.Rcode = id, true, rcode }))
 	udp := len(frame) - len(payloadOf(frame)) - 8
 	copy(frame[udp:], []byte{0, 53, 40000 >> 8, 40000 & 0xff})
-	was := r.model
-	var hidden bool
-	action, out := r.step(r.l.objects.NeardnsAnswers, frame, func(m *sampling) { hidden = m.answer(sampleOf(id), rcode) })
-	want := bytes.Clone(frame)
-	if hidden {
-		clear(want[:6])
-	}
-	if action != unspec || !bytes.Equal(out, want) {
-		r.t.Fatalf("action %d and %x in %+v, want %x (hidden %t)", int32(action), out, was, want, hidden)
-	}
+	r.step(r.l.objects.NeardnsAnswers, frame, func(m *sampling, out *ran) error {
+		hidden, want := m.answer(sampleOf(id), rcode), bytes.Clone(frame)
+		if hidden {
+			clear(want[:6])
+		}
+		return testutil.ErrorIf(out.action != unspec || !bytes.Equal(out.frame, want), "action %d and %x, want %x (hidden %t)", int32(out.action), out.frame, want, hidden)
+	})
 }
 
 // TestSampleTable: in each state of the table, the program comes to the table's verdict and the model's next state.
@@ -311,9 +323,6 @@ func TestSampleTraces(t *testing.T) {
 	verdicts := map[verdict]int{}
 	for range *sampleSteps {
 		r.model.now += time.Duration(by.ExpFloat64() * float64([...]time.Duration{time.Millisecond, time.Second, 5 * time.Second}[by.IntN(3)]))
-		for r.model.nearBound() {
-			r.model.now += sampleSlack
-		}
 		id, v6 := uint16(1+by.IntN(4)), by.IntN(2) == 0
 		switch by.IntN(4) {
 		case 0:
