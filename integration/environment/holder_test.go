@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +39,7 @@ func TestPortTaken(t *testing.T) {
 			})
 			n.wantSeen("port taken", "FAIL", "agent", "listen on udp 169.254.20.11:53")
 			for _, at := range n.targets() {
-				_, err := n.ask(at, freshName(), time.Second)
+				_, err := n.ask(at, freshName(), testutil.Attempt)
 				testutil.Check(t, err, "port taken")
 			}
 			if tries := strings.Count(n.agent.Output(), unix.EADDRINUSE.Error()); tries > 1 {
@@ -104,7 +103,7 @@ func TestFullAndReadOnly(t *testing.T) {
 		t.Errorf("start on a read-only folder exits with %d: %s", code, text)
 	}
 	for _, at := range n.targets() {
-		_, err = n.ask(at, freshName(), time.Second)
+		_, err = n.ask(at, freshName(), testutil.Attempt)
 		testutil.Check(t, err, "no agent, read-only")
 	}
 }

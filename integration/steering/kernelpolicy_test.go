@@ -114,7 +114,7 @@ func TestKernelHitsEndWithThePath(t *testing.T) {
 			}
 			allow := d.deny(d.p, fault.policy)
 			if fault.stopped {
-				a, err := d.p.client().ask(d.at, d.hot, retry)
+				a, err := d.p.client().ask(d.at, d.hot, testutil.Attempt)
 				if err != nil || d.p.client().direct(a) {
 					t.Errorf("without the agent the kernel answers no more: %v", err)
 				}

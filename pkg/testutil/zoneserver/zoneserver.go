@@ -47,9 +47,6 @@ var programs = map[Kind][][2]string{
 	PowerDNS: {{"pdns_server", "pdns-backend-sqlite3"}, {"pdnsutil", "pdns-server"}, {"sqlite3", "sqlite3"}},
 }
 
-// readyTimeout is above what PowerDNS takes to make its database on a busy machine.
-const readyTimeout = time.Minute
-
 // Require skips a test if a server of these kinds is not installed, or with -short. In CI, it fails the test if a server is not installed.
 func Require(t testing.TB, kinds ...Kind) {
 	t.Helper()
@@ -171,7 +168,7 @@ func (s *Server) Kill() { s.process.Kill() }
 // Terminate ends the server by SIGTERM, as its operator does.
 func (s *Server) Terminate() {
 	s.t.Helper()
-	_ = s.process.Terminate(readyTimeout) // PowerDNS ends with a status of its own
+	_ = s.process.Terminate(testutil.Patience()) // PowerDNS ends with a status of its own
 }
 
 // Run starts the server, again after Kill or Terminate, with the files that it left, and waits until it answers for the zone.
@@ -187,21 +184,17 @@ func (s *Server) Run() {
 	} else {
 		s.process = testutil.StartHere(s.t, cmd)
 	}
-	ready := time.Now().Add(readyTimeout * testutil.Slowness())
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		err := s.answers()
-		if err == nil {
-			return
-		}
+	testutil.Eventually(s.t, func() error {
 		select {
 		case <-s.process.Exited():
 			s.t.Fatalf("%s ended: %v\n%s", s.kind, s.process.Wait(), s.process.Output())
-		case <-time.After(pause):
+		default:
 		}
-		if time.Now().After(ready) {
-			s.t.Fatalf("%s does not answer: %v\n%s", s.kind, err, s.process.Output())
+		if err := s.answers(); err != nil {
+			return fmt.Errorf("%s does not answer: %w\n%s", s.kind, err, s.process.Output())
 		}
-	}
+		return nil
+	})
 }
 
 // dropEmptyJournals removes BIND's journals without a whole header. One that is killed while it makes its journal leaves such a file, and
@@ -223,7 +216,7 @@ func (s *Server) answers() error {
 		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	_ = conn.SetDeadline(time.Now().Add(testutil.Attempt))
 	if err := conn.WriteMsg(new(dns.Msg).SetQuestion(s.Zone(), dns.TypeSOA)); err != nil {
 		return err
 	}
@@ -261,7 +254,7 @@ func (s *Server) Transfer() ([]dns.RR, error) {
 	key := s.Operator()
 	m := new(dns.Msg).SetAxfr(s.Zone())
 	m.SetTsig(key.Name, dns.HmacSHA256, 300, time.Now().Unix())
-	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}, ReadTimeout: readyTimeout}
+	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}, ReadTimeout: testutil.Patience()}
 	envelopes, err := transfer.In(m, s.at.String())
 	if err != nil {
 		return nil, fmt.Errorf("transfer %s from %s: %w", s.Zone(), s.kind, err)
@@ -389,7 +382,7 @@ func (s *Server) configure() error {
 	if once == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience())
 	defer cancel()
 	sh := exec.CommandContext(ctx, "sh", "-ec", once)
 	sh.Dir = s.folder
