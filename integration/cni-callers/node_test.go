@@ -2,12 +2,14 @@ package callers
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,29 +234,25 @@ func (n *node) wantFiles(names ...string) {
 	testutil.Equal(n.t, "pod files", names, got)
 }
 
-// ask sends queries once, as a resolver does: a second time when nothing came.
+var errWrong = errors.New("wrong answer")
+
+// ask sends a query once.
 func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, error) {
-	for try := 0; ; try++ {
-		a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{})
-		if err == nil && (a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS") {
-			err = fmt.Errorf("wrong answer: %s", a)
-		}
-		if err == nil || try == 1 {
-			return a, err
-		}
+	a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{})
+	if err == nil && (a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS") {
+		err = fmt.Errorf("%w: %s", errWrong, a)
 	}
+	return a, err
 }
 
 // wantCached queries one name several times, in each family and over both protocols, until a cache answers: with one serial. An agent
-// on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right.
+// on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right. Each query has a right answer.
 func (p *pod) wantCached(name string) {
 	p.node.t.Helper()
 	testutil.Eventually(p.node.t, func() error {
 		serials, err := p.serials(name)
-		if err == nil && len(serials) != 1 {
-			err = fmt.Errorf("pod %s asked for %s: answers %v, want one", p.name, name, serials)
-		}
-		return err
+		testutil.Must(p.node.t, err)
+		return testutil.ErrorIf(len(serials) != 1, "pod %s asked for %s: answers %v, want one", p.name, name, serials)
 	})
 }
 
@@ -282,35 +280,37 @@ func (p *pod) serials(name string) ([]int, error) {
 	return slices.Compact(serials), nil
 }
 
-// load queries names without a pause until end is called, which returns how many queries there were and the first that was
-// never answered.
-func (p *pod) load() (end func() (asked int, err error)) {
-	stop := make(chan struct{})
-	type result struct {
-		asked int
-		err   error
-	}
-	done := make(chan result, 1)
+// load is a pod that queries names one after the other.
+type load struct {
+	asked atomic.Int64    // queries that have ended; the next one is under way
+	lost  map[int64]error // by the number of queries before it: those without a right answer
+	stop  chan struct{}
+	done  chan struct{}
+}
+
+func (p *pod) load() *load {
+	l := &load{lost: map[int64]error{}, stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
-		var r result
+		defer close(l.done)
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
-		for ; r.err == nil; r.asked++ {
+		for i := int64(0); ; i = l.asked.Add(1) {
 			select {
-			case <-stop:
-				done <- r
+			case <-l.stop:
 				return
 			case <-tick.C:
 			}
-			server := p.node.ClusterDNS()[r.asked%2]
-			network := []string{"udp", "udp", "tcp", "udp"}[r.asked/2%4]
-			_, r.err = p.ask(server, network, fmt.Sprintf("load-%d.cluster.local.", r.asked%50))
+			server := p.node.ClusterDNS()[i%2]
+			network := []string{"udp", "udp", "tcp", "udp"}[i/2%4]
+			if _, err := p.ask(server, network, fmt.Sprintf("load-%d.cluster.local.", i%50)); err != nil {
+				l.lost[i] = err
+			}
 		}
-		done <- r
 	}()
-	return func() (int, error) {
-		close(stop)
-		r := <-done
-		return r.asked, r.err
-	}
+	return l
+}
+
+func (l *load) end() {
+	close(l.stop)
+	<-l.done
 }

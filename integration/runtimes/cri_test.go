@@ -125,9 +125,12 @@ func (c *cri) exec(p *pod, args ...string) (string, error) {
 
 // load is what `podimage load` prints.
 type load struct {
-	Asked   int      `json:"asked"`
-	Retried int      `json:"retried"`
-	Failed  []string `json:"failed"`
+	Asked int `json:"asked"`
+	Lost  []struct {
+		Error        string
+		Begun, Ended time.Time
+	} `json:"lost"`
+	Wrong []string `json:"wrong"`
 }
 
 // asking has a pod query all the time, until end is called.
@@ -151,7 +154,7 @@ func (c *cri) asking(p *pod) (end func() (load, error)) {
 				done <- err
 				return
 			}
-			sum.Asked, sum.Retried, sum.Failed = sum.Asked+l.Asked, sum.Retried+l.Retried, append(sum.Failed, l.Failed...)
+			sum.Asked, sum.Lost, sum.Wrong = sum.Asked+l.Asked, append(sum.Lost, l.Lost...), append(sum.Wrong, l.Wrong...)
 		}
 	}()
 	return func() (load, error) {

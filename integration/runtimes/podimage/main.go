@@ -24,7 +24,7 @@ import (
 
 const (
 	resolvConf = "/etc/resolv.conf"
-	patience   = 3 * time.Second // per query, and none is sent twice
+	patience   = 10 * time.Second // testutil.Attempt, per query; none is sent twice
 )
 
 // Answer is what one query brought.
@@ -37,11 +37,18 @@ type Answer struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// Load is what became of a while's queries. Each is sent a second time where nothing came, as a resolver does.
+// Load is what became of a while's queries.
 type Load struct {
-	Asked   int      `json:"asked"`
-	Retried int      `json:"retried"`
-	Failed  []string `json:"failed,omitempty"` // what was wrong with those that had no answer then either
+	Asked int      `json:"asked"`
+	Lost  []Lost   `json:"lost,omitempty"`
+	Wrong []string `json:"wrong,omitempty"` // answers
+}
+
+// Lost is a query without an answer.
+type Lost struct {
+	Error string    `json:"error"`
+	Begun time.Time `json:"begun"`
+	Ended time.Time `json:"ended"`
 }
 
 func main() {
@@ -108,14 +115,12 @@ func load(server string, while time.Duration, names []string) Load {
 		if l.Asked%4 == 3 {
 			network = "tcp"
 		}
-		for try := range 2 {
-			a := ask(network, server, names[l.Asked%len(names)])
-			if a.Error == "" && a.Rcode == "NOERROR" && len(a.Who) > 0 {
-				break
-			}
-			if l.Retried++; try == 1 {
-				l.Failed = append(l.Failed, fmt.Sprintf("%s over %s: %s %s", a.Name, network, a.Rcode, a.Error))
-			}
+		begun := time.Now()
+		switch a := ask(network, server, names[l.Asked%len(names)]); {
+		case a.Error != "":
+			l.Lost = append(l.Lost, Lost{fmt.Sprintf("%s over %s: %s", a.Name, network, a.Error), begun, time.Now()})
+		case a.Rcode != "NOERROR" || len(a.Who) == 0:
+			l.Wrong = append(l.Wrong, fmt.Sprintf("%s over %s: %s by %q", a.Name, network, a.Rcode, a.Who))
 		}
 		<-time.After(5 * time.Millisecond)
 	}
