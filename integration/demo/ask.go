@@ -22,9 +22,8 @@ const typeA = dns.TypeA
 
 // seen is what one query of a pod showed.
 type seen struct {
-	answer    string // the last address in it
-	server    string // whence it came
-	took      time.Duration
+	answer    string  // the last address in it
+	server    string  // whence it came
 	delivered bool    // the switch gave it to the agent
 	kubeDNS   []asked // what reached kube-dns of it
 }
@@ -38,14 +37,12 @@ var (
 // for this one process. It tries once, so that nothing is smoothed over by a second try.
 func (s *show) dig(p *pod, name string, options ...string) seen {
 	before, heard := s.delivered(), len(s.heard(s.kubeDNS, name))
-	args := append([]string{"dig", "+noall", "+answer", "+stats", "+tries=1", "+time=3"}, append(options, name)...)
+	args := append([]string{"dig", "+noall", "+answer", "+stats", "+tries=1", fmt.Sprintf("+time=%d", int(testutil.Attempt/time.Second))}, append(options, name)...)
 	s.tell("%s$ dig %s", p.name, strings.Join(append(options, name), " "))
 	script := `mount --bind "$0" /etc/resolv.conf && exec "$@"`
 	cmd := exec.CommandContext(s.ctx, "nsenter", append([]string{"--net=" + p.Path(), "unshare", "--mount", "sh", "-c", script, p.resolvConf}, args...)...)
-	start := time.Now()
 	text, err := cmd.CombinedOutput()
 	out := parseDig(string(text))
-	out.took = time.Since(start)
 	for line := range strings.Lines(string(text)) {
 		if err != nil || strings.HasPrefix(line, ";; SERVER") || strings.HasPrefix(line, ";; Query time") || (line[0] != ';' && strings.TrimSpace(line) != "") {
 			s.tell("%s", line)
@@ -137,15 +134,15 @@ func entriesOf(lines []string, addrs []netip.Addr) []string {
 	return out
 }
 
-// firstAnswer sends queries that are no hits again and again, as a resolver does that waits 50 ms for each answer, and returns how long the
+// awaitAnswer sends queries that are no hits again and again, as a resolver does that waits 50 ms for each answer, and shows how long the
 // pod was without one.
-func (s *show) firstAnswer(p *pod) time.Duration {
+func (s *show) awaitAnswer(p *pod) {
 	start := time.Now()
 	testutil.Eventually(s.t, func() error {
 		_, err := testutil.Ask(p.NetNS, s.node.Service(true), s.fresh(), typeA, "udp", testutil.AskOptions{Timeout: 50 * time.Millisecond})
 		return err
 	})
-	return time.Since(start)
+	s.tell("%s was without answers for %s", p.name, time.Since(start).Round(10*time.Millisecond))
 }
 
 // tables lists the nftables tables of a namespace that are ours.
