@@ -215,9 +215,12 @@ func TestRemoval(t *testing.T) {
 
 	back.stop()
 	all[0].stop()
-	testutil.Eventually(t, func() error {
-		d := all[1].Zone().Silent[back.id]
-		return testutil.ErrorIf(d < 12*time.Second, "silent for %s", d)
+	beats := map[zone.Beat]bool{}
+	testutil.Eventually(t, func() error { // twice as many of those that live as a dead cluster's removal waits for
+		if state := all[1].Zone().State; state != nil {
+			beats[state.Beats[all[1].id]] = true
+		}
+		return testutil.ErrorIf(len(beats) < 2*zone.RemoveAfter, "%d heartbeats were seen", len(beats))
 	})
 	exact(t, read(t, s), want)
 	if d := all[1].Zone().Dead; len(d) != 2 {
