@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/forward"
-	"github.com/neardns/neardns/internal/offload/podlinks"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -129,17 +129,17 @@ func faultyNodes() map[string]func(*facts) {
 				podWithDNS("x/h", "steered", podfile.AsGiven, "resolvConf is off in the configuration"),
 			}
 		},
-		"kernel-hits": func(f *facts) { f.agent.KernelHits = &node.KernelHits{Pods: 3, Lent: 40} },
+		"kernel-hits": func(f *facts) { f.agent.KernelHits = &offload.State{Pods: 3, Lent: 40} },
 		"kernel-hits-not": func(f *facts) {
-			f.agent.KernelHits = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []podlinks.Refused{
+			f.agent.KernelHits = &offload.State{Fault: "load the program: operation not permitted", Refused: []offload.Refused{
 				{Pod: "shop/web", Why: "it is bypassed, kube-dns answers it"}}}
 		},
 		"kernel-hits-auto": func(f *facts) {
-			refused := []podlinks.Refused{{Pod: "shop/web", Why: "it is not steered yet"}}
-			f.agent.KernelHits = &node.KernelHits{Auto: true, Pods: 3, Lent: 40, Refused: refused}
+			refused := []offload.Refused{{Pod: "shop/web", Why: "it is not steered yet"}}
+			f.agent.KernelHits = &offload.State{Auto: true, Pods: 3, Lent: 40, Refused: refused}
 		},
 		"kernel-hits-auto-not": func(f *facts) {
-			f.agent.KernelHits = &node.KernelHits{Auto: true, Fault: "load the program: operation not permitted"}
+			f.agent.KernelHits = &offload.State{Auto: true, Fault: "load the program: operation not permitted"}
 		},
 		"on-link": func(f *facts) {
 			f.want.Arrangement, f.want.Redirects = plan.OnLink, nil
@@ -149,12 +149,12 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"transparent": func(f *facts) {
 			f.want.Arrangement, f.want.Redirects, f.leases, f.present = plan.Transparent, nil, nil, false
-			f.agent.KernelHits = &node.KernelHits{Pods: 3, Lent: 40, Served: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.2.2:53")}}
+			f.agent.KernelHits = &offload.State{Pods: 3, Lent: 40, Served: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.2.2:53")}}
 		},
 		"transparent-off": func(f *facts) { f.want.Arrangement, f.kernelHitsOff, f.present = plan.Transparent, true, false },
 		"transparent-fails": func(f *facts) {
 			f.want.Arrangement, f.present = plan.Transparent, false
-			f.agent.KernelHits = &node.KernelHits{Fault: "load the program: operation not permitted"}
+			f.agent.KernelHits = &offload.State{Fault: "load the program: operation not permitted"}
 		},
 		"pod-dns-laid": func(f *facts) { f.attachments[0] = podWithDNS("default/web", "steered", podfile.HandedOn, "") },
 		"table-gone":   func(f *facts) { f.present, f.leases = false, nil },

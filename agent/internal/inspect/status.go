@@ -16,6 +16,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -246,7 +247,7 @@ func (r *Status) agentLines(b *strings.Builder) {
 }
 
 // kernelLines writes the state of kernel hits. alone means that the node has arrangement: transparent.
-func kernelLines(line func(format string, args ...any), k *node.KernelHits, alone bool) {
+func kernelLines(line func(format string, args ...any), k *offload.State, alone bool) {
 	if k.Fault == "" {
 		line("kernel hits: %s, %s offloaded, %d answers", cli.Plural(k.Pods, "pod"), cli.Plural(k.Lent, "entry"), k.Answers)
 	} else {

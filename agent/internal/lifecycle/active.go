@@ -53,7 +53,7 @@ func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err
 	if err != nil {
 		return nil, err
 	}
-	resume := h.agent.kernel.pause()
+	resume := h.agent.hits.Pause()
 	return func() {
 		alone()
 		if !h.agent.handedOver.Load() {

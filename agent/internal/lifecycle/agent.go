@@ -26,6 +26,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
 	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -58,7 +59,7 @@ type agent struct {
 	answers    *answers.Keeper
 	backend    rules.Kind
 	clients    *podindex.Clients // identifies clients as pods and counts their queries
-	kernel     *kernel           // kernel hits
+	hits       *offload.Hits     // kernel hits
 	waited     bool              // the start waited for another agent or iptables' lock, so files may have changed since the plan was made
 	handedOver atomic.Bool       // set once a successor has taken over; that agent saves the cache from then on
 
@@ -135,8 +136,9 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	ctx, ending := context.WithCancel(ctx)
 	a.serve(shared, own, &wg, o.metrics, how)
 	wg.Go(func() { a.answers.Run(own) })
-	a.kernel.bypassed = how.bypassed
-	wg.Go(func() { a.kernel.run(own) })
+	wg.Go(func() {
+		a.hits.Run(own, func() []offload.Pod { return podsInKernel(o.registry.List(), a.config(), how.bypassed()) })
+	})
 	wg.Go(func() { releaseStartMemory(own, a.log, how.Ready) })
 	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
@@ -220,14 +222,14 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
-		s.KernelHits = a.kernel.status()
+		s.KernelHits = a.hits.State()
 		if now.Steer.Mode != config.SteerAll {
 			s.SteerMode = now.Steer.Mode
 		}
 		return s
 	}
 	views := func() []inspect.PodView {
-		a.kernel.count()
+		a.hits.Count()
 		return inspect.PodViews(a.clients.Pods())
 	}
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any { return status() }, Pods: func() any { return views() },

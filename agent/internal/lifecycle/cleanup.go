@@ -19,6 +19,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/node/prober"
 	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -70,7 +71,7 @@ func (c *cleanup) steps() []step {
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
 		// Without this record the plugin steers no pod, even if a CNI configuration still has its entry (except with steer: always).
 		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.folders.Persist).Remove() }},
-		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.folders.State, c.hostRoot)) }},
+		{"kernel hits", func(context.Context) error { return offload.Sweep(bpfFolder(c.folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
 		{"pods' tables", c.tables},
 		// Removed before the rules, because the installer's watch restores missing rules that this file describes.

@@ -23,9 +23,9 @@ import (
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
 // newServer makes a server. The state of its plugins outlives reloads of the Corefile. If clients is nil, clients are not identified and
-// not counted. If offloader is nil, there are no kernel hits.
+// not counted. If entries is nil, there are no kernel hits.
 func newServer(log *slog.Logger, gate *limit.Gate, upstreams *forward.Servers, store *answers.Store, clients *podindex.Clients,
-	offloader *offload.Offloader) *server.Server {
+	entries *offload.Entries) *server.Server {
 	var watch listener.Observer
 	if clients != nil {
 		watch = observer{clients, upstreams}
@@ -35,9 +35,9 @@ func newServer(log *slog.Logger, gate *limit.Gate, upstreams *forward.Servers, s
 		corefile.Plugin{Name: "metrics", Setup: metrics.Setup},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(gate)},
 		corefile.Plugin{Name: "ask", Setup: forward.Setup(upstreams)},
-		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), offloader)})
-	if offloader != nil {
-		s.OnChange(offloader.Changed)
+		corefile.Plugin{Name: "cache", Setup: cache.Setup(store, cache.NewMetrics(store, nil), entries)})
+	if entries != nil {
+		s.OnChange(entries.Changed)
 	}
 	return s
 }

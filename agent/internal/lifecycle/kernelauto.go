@@ -22,7 +22,7 @@ type nodeSigns struct {
 }
 
 // autoExcludes returns why kernelHits.mode: auto does not enable kernel hits on a node; "" if it does. Programs at the pods' own links are
-// not among the signs, because podlinks detects them.
+// not among the signs, because package offload detects them.
 func autoExcludes(conf *config.Node, signs nodeSigns) string {
 	const byName = ", which may apply policies by name"
 	has := func(name string) bool { return slices.Contains(signs.links, name) }

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"io"
-	"net/netip"
 	"slices"
 
 	"github.com/neardns/neardns/agent/internal/node"
@@ -29,7 +28,6 @@ type opened struct {
 	plan      plan.Plan // the plan of the start
 	gate      *limit.Gate
 	upstreams *forward.Servers
-	offloader *offload.Offloader
 	server    *server.Server
 	programs  *iptables.Stats // counts the runs of the iptables programs
 	registry  *pods.Pods
@@ -58,7 +56,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 		return &ConfigError{err}
 	}
 	a.log.Info("back end of the packet rules chosen", "backend", a.backend.String())
-	a.openPods(o, func() []netip.AddrPort { return withDNSPort(o.server.Addresses()) })
+	a.openPods(o)
 	host, err := a.backend.OpenHost(-1)
 	if err != nil {
 		return err
@@ -74,8 +72,8 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 
 const dnsPort = 53 // RFC 1035, section 4.2.1
 
-// openPods opens the registry of pods, and prepares kernel hits for queries to the addresses that served returns.
-func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
+// openPods opens the registry of pods.
+func (a *agent) openPods(o *opened) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	o.registry.Excludes = func(f podfile.File) string {
 		if !a.config().Adopts() && pods.WaitsForAdoption(f) {
@@ -84,12 +82,9 @@ func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 		return a.config().Steer.Excludes(f.PodNamespace, f.OptIn)
 	}
 	a.clients.Follow(o.registry)
-	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader,
-		clients: a.clients, registry: o.registry,
-		conf: a.config, served: served, stopMirror: func() {}}
 }
 
-// openCache makes the plan, the cache, and the DNS server, which does not listen yet.
+// openCache makes the plan, the cache, kernel hits, which do not run yet, and the DNS server, which does not listen yet.
 func (a *agent) openCache(o *opened) (err error) {
 	if o.plan, err = a.plan(a.conf); err != nil {
 		return &ConfigError{err}
@@ -98,8 +93,8 @@ func (a *agent) openCache(o *opened) (err error) {
 	o.programs, o.metrics = new(iptables.Stats), telemetry.New(a.env.Version)
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = podindex.New(a.conf)
-	o.offloader = offload.New(a.answers.Store, kernelAnswers)
-	o.server = newServer(a.log, o.gate, o.upstreams, a.answers.Store, a.clients, o.offloader)
+	a.hits = offload.New(a.hitsOptions(o))
+	o.server = newServer(a.log, o.gate, o.upstreams, a.answers.Store, a.clients, a.hits.Entries)
 	if !o.plan.StartsUnserved() {
 		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
 			return &ConfigError{err}
@@ -166,8 +161,8 @@ func (a *agent) collect(o *opened) {
 	m.Collect(o.upstreams.Collector())
 	m.Collect(o.gate.Collector())
 	m.Collect(o.server.Collector())
-	m.CollectKernelHits(a.kernel.series)
+	m.CollectKernelHits(a.hits.Series)
 	if a.conf.Listen.Namespaces {
-		m.Collect(a.clients.NamespaceCollector(a.kernel.count))
+		m.Collect(a.clients.NamespaceCollector(a.hits.Count))
 	}
 }

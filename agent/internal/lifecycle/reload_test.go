@@ -179,7 +179,7 @@ func TestExcludesDuringAReload(t *testing.T) {
 	conf.AdoptPods, next.AdoptPods, next.Steer.Mode = false, false, config.SteerNone
 	a := &agent{log: log, level: new(slog.LevelVar), conf: &conf, answers: newAnswers(log, &conf), clients: podindex.New(&conf)}
 	o := opened{plan: plan.Plan{Folders: plan.Folders{State: t.TempDir()}}}
-	a.openPods(&o, nil)
+	a.openPods(&o)
 	var reload sync.WaitGroup
 	reload.Go(func() { a.take(&next) })
 	testutil.Equal(t, "an adopted pod, during the reload", "adoptPods is false", o.registry.Excludes(podfile.File{Adopted: podfile.ByCache}))

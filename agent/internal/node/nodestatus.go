@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/evidence"
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/internal/dns/forward"
-	"github.com/neardns/neardns/internal/offload/podlinks"
+	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -53,7 +53,7 @@ type Process struct {
 	// Without describes the features that this agent lacks on this node, and why.
 	Without []string `json:"without,omitempty"`
 	// KernelHits is the state of kernel hits; nil if they are off.
-	KernelHits *KernelHits `json:"kernelHits,omitempty"`
+	KernelHits *offload.State `json:"kernelHits,omitempty"`
 }
 
 // Fault is a present or past fault.
@@ -65,22 +65,6 @@ type CacheStatus struct {
 	Limit  int64 `json:"limitBytes"`
 	Hits   int64 `json:"hits"`
 	Misses int64 `json:"misses"`
-}
-
-// KernelHits is the state of kernel hits: the cache hits that the kernel program at the pods' links answers.
-type KernelHits struct {
-	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
-	Pods int  `json:"pods"`           // pod links where the kernel program serves hits
-	Lent int  `json:"lent"`           // offloaded entries
-	// Served is only set with arrangement: transparent: the cluster DNS addresses and their backends, to which the kernel program
-	// answers queries.
-	Served []netip.AddrPort `json:"served,omitempty"`
-	// Fetched counts mirrored queries that the agent looked up. Dropped counts mirrored queries for which it had no free slot.
-	Fetched uint64             `json:"fetched,omitempty"`
-	Dropped uint64             `json:"dropped,omitempty"`
-	Answers uint64             `json:"answers"`           // hits since the kernel maps were made; 0 while the program is not loaded
-	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose hits the kernel program should answer, but does not
-	Fault   string             `json:"fault,omitempty"`   // why there are no kernel hits
 }
 
 // LeaseStatus is the lease of one address and protocol.

@@ -23,7 +23,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/limit"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 )
 
 // Cache is the plugin's handler for one server block.
@@ -34,7 +34,7 @@ type Cache struct {
 	space   *answers.Space
 	metrics *Metrics
 	raw     bool            // no plugin before the cache needs replies as messages, so they are written as bytes
-	source  *offload.Source // offers entries to the kernel program; nil: this block offers none
+	source  *entries.Source // offers entries to the kernel program; nil: this block offers none
 
 	bound   sync.Once // calls setBounds, at start-up or before the first answer is stored
 	series  answers.CowMap[*dnsserver.Server, *series]

@@ -24,7 +24,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
@@ -46,7 +46,7 @@ func newFixture(t *testing.T, block string) *fixture {
 	return fixtureOf(t, block, answers.NewStore(0), nil)
 }
 
-func fixtureOf(t *testing.T, block string, store *answers.Store, offloader *offload.Offloader) *fixture {
+func fixtureOf(t *testing.T, block string, store *answers.Store, offloader *entries.Offloader) *fixture {
 	t.Helper()
 	f := &fixture{t: t, registry: prometheus.NewRegistry()}
 	f.metrics = NewMetrics(store, f.registry)

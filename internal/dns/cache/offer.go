@@ -28,7 +28,7 @@ func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) 
 
 // validUntil returns until when the kernel program may serve e: until e expires if the timer watches it or nothing is refreshed, otherwise
 // until only the configured percentage of its TTL is left. ok is false if e has expired, or if the cache serves the key's other entry. It
-// implements offload.Source.ValidUntil.
+// implements entries.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if chosen, left := c.choose(success, denial, now); chosen != e || left <= 0 {
 		return 0, false

@@ -11,28 +11,28 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/msg"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // kernel is a kernel program for the test, with room for one entry.
 type kernel struct {
 	mu    sync.Mutex // guards the fields below
-	entry *offload.Item
+	entry *entries.Item
 	hits  uint64
 	began time.Time
 }
 
 func (k *kernel) Now() time.Duration { return time.Since(k.began) }
 
-func (k *kernel) set(l *offload.Item) error {
+func (k *kernel) set(l *entries.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.entry, k.hits = l, 0
 	return nil
 }
 
-func (k *kernel) Put(l offload.Item) error { return k.set(&l) }
+func (k *kernel) Put(l entries.Item) error { return k.set(&l) }
 func (k *kernel) Invalidate() error        { return k.set(nil) }
 
 // has reports whether the kernel has this entry. mu is held.
@@ -92,7 +92,7 @@ func TestRefreshOfLent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				waited, came := 0, 0
 				k, store := &kernel{began: time.Now()}, answers.NewStore(0)
-				offloader := offload.New(store, 10)
+				offloader := entries.New(store, 10)
 				f := fixtureOf(t, refreshes, store, offloader)
 				f.answer = late(time.Millisecond, address("192.0.2.1", ttl))
 				defer f.cache.ahead.end()

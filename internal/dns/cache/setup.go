@@ -8,12 +8,12 @@ import (
 	"github.com/coredns/coredns/plugin"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 )
 
 // Setup returns the set-up function of the cache directive, which the caller registers. All blocks of the process store their entries in
 // store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks offer it entries for kernel hits.
-func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
+func Setup(store *answers.Store, m *Metrics, offloader *entries.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
 			return plugin.Error("cache", fmt.Errorf("register metrics: %w", m.err))
@@ -29,7 +29,7 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
 		cache.raw = neighbours.isRaw()
 		if offloader != nil {
-			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.gap, Rotate: cache.rotate,
+			cache.source = offloader.Source(entries.Source{Space: cache.space, Gap: cache.gap, Rotate: cache.rotate,
 				ValidUntil: cache.validUntil})
 		}
 		// Only at start-up, because a configuration that is refused must change nothing.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/fastpath"
-	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/internal/offload/bpf"
+	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -123,7 +123,7 @@ func (p *pair) toKernel(t testing.TB, l *bpf.Level, q *fastpath.Query, size uint
 	e, err := answers.NewEntry(&q.Key, answers.Success, fast, ttl)
 	testutil.Must(t, err)
 	end := bpf.Now() + time.Duration(ttl)*time.Second
-	err = l.Put(&bpf.Answer{Item: offload.Item{Key: &q.Key, Entry: e, Expires: end, Until: end, Rotate: true, Size: size}})
+	err = l.Put(&bpf.Answer{Item: entries.Item{Key: &q.Key, Entry: e, Expires: end, Until: end, Rotate: true, Size: size}})
 	if err != nil && !errors.Is(err, bpf.ErrUnfit) {
 		t.Fatal(err)
 	}

@@ -9,53 +9,93 @@
 package backends
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/tick"
 )
 
+// poll is the interval at which the servers are looked up.
+const poll = time.Second
+
 const (
-	// hold is how long a server stays known after Look last had a socket connected to it. It spans several calls of Look, because the
-	// datapath chooses the server of each socket at random, and one call may miss some.
+	// hold is how long a server stays known after a socket was last connected to it. It spans several rounds of Run, because the datapath
+	// chooses the server of each socket at random, and one round may miss some.
 	hold = 5 * time.Second
-	// How many sockets Look connects to one Service: several for each known server, so that the calls of Look within hold rarely miss a
-	// server.
+	// How many sockets a round connects to one Service: several for each known server, so that the rounds within hold rarely miss a server.
 	socketsPerServer = 4
 	minSockets       = 8
 	maxSockets       = 128
 )
 
-// Memory holds the known servers. Only one goroutine may use it at a time.
-type Memory struct {
-	seen map[netip.AddrPort]time.Time
+// Follower looks up the servers behind Services every second. One goroutine calls Run; any goroutine may call Known.
+type Follower struct {
+	Log      *slog.Logger
+	Services func() []netip.AddrPort
+	Max      int // how many Services and servers there may be together
+
+	seen map[netip.AddrPort]time.Time // when a socket was last connected to each server; only Run uses it
+
+	mu      sync.Mutex // guards the fields below
+	known   []netip.AddrPort
+	unknown string
 }
 
-// Look connects sockets to the Services and returns all known servers, sorted. On an error, it returns the servers that it knows together
-// with the error. Call it in the host's netns, from a process whose sockets the datapath translates as it does a pod's.
-func (m *Memory) Look(services []netip.AddrPort, now time.Time) ([]netip.AddrPort, error) {
-	found, err := remotes(services, min(max(minSockets, socketsPerServer*len(m.seen)), maxSockets))
-	return m.note(services, found, now), err
-}
-
-func (m *Memory) note(services, found []netip.AddrPort, now time.Time) []netip.AddrPort {
-	if m.seen == nil {
-		m.seen = map[netip.AddrPort]time.Time{}
+// Run keeps the servers up to date until ctx ends. Call it in the host's netns, from a process whose sockets the datapath translates as it
+// does a pod's.
+func (f *Follower) Run(ctx context.Context) {
+	for ok := true; ok; ok = tick.Grid(ctx, poll) {
+		services, why := f.Services(), ""
+		found, err := remotes(services, min(max(minSockets, socketsPerServer*len(f.seen)), maxSockets))
+		known := f.note(services, found, time.Now())
+		if err != nil {
+			why = err.Error()
+		}
+		known = known[:min(len(known), f.Max-len(services))]
+		f.mu.Lock()
+		if !slices.Equal(known, f.known) {
+			f.Log.Info("backends of the cluster DNS addresses changed", "servers", known)
+		}
+		if why != "" && why != f.unknown {
+			f.Log.Warn("cannot look up all backends of the cluster DNS addresses; queries sent to unknown ones get no kernel hits",
+				"err", err)
+		}
+		f.known, f.unknown = known, why
+		f.mu.Unlock()
 	}
-	for _, f := range found {
-		if a := f.Addr(); !slices.Contains(services, f) && a.IsGlobalUnicast() && f.Port() != 0 {
-			m.seen[f] = now
+}
+
+// Known returns the known servers, sorted, and why there may be more; "" if there are no more.
+func (f *Follower) Known() (servers []netip.AddrPort, unknown string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known, f.unknown
+}
+
+// note adds found servers to the seen ones, and returns those that were seen within hold.
+func (f *Follower) note(services, found []netip.AddrPort, now time.Time) []netip.AddrPort {
+	if f.seen == nil {
+		f.seen = map[netip.AddrPort]time.Time{}
+	}
+	for _, s := range found {
+		if a := s.Addr(); !slices.Contains(services, s) && a.IsGlobalUnicast() && s.Port() != 0 {
+			f.seen[s] = now
 		}
 	}
 	var out []netip.AddrPort
-	for s, at := range m.seen {
+	for s, at := range f.seen {
 		if now.Sub(at) > hold {
-			delete(m.seen, s)
+			delete(f.seen, s)
 			continue
 		}
 		out = append(out, s)

@@ -18,11 +18,11 @@ func ports(text ...string) (out []netip.AddrPort) {
 	return out
 }
 
-// TestMemory: the servers are the sockets' remote addresses of the last seconds, never a Service, a loopback or an unspecified address.
-func TestMemory(t *testing.T) {
+// TestSeen: the servers are the sockets' remote addresses of the last seconds, never a Service, a loopback or an unspecified address.
+func TestSeen(t *testing.T) {
 	services := ports("10.96.0.10:53", "[fd00:96::a]:53")
 	now := time.Unix(1_000_000, 0)
-	var m Memory
+	var m Follower
 	for _, step := range []struct {
 		after       time.Duration
 		found, want []netip.AddrPort

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The kernel's part of a hit: a query that comes from a pod's veth is answered from a map, and the answer goes back into the pod. Any
-// packet whose query has no answer in the map goes on unchanged. Package offload (internal/offload) defines the terms; package bpf,
+// packet whose query has no answer in the map goes on unchanged. Package entries defines the terms; package bpf,
 // in this folder, is the only writer of the maps of answers and addresses.
 
 #include <stddef.h>

@@ -17,7 +17,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -100,7 +100,7 @@ func entryOf(t testing.TB, m *dns.Msg) Answer {
 	}
 	e, err := answers.NewEntry(key, class, b, 30)
 	testutil.Must(t, err)
-	return Answer{Item: offload.Item{Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour}, FixedTTL: 30}
+	return Answer{Item: entries.Item{Key: key, Entry: e, Expires: Now() + time.Hour, Until: Now() + time.Hour}, FixedTTL: 30}
 }
 
 func keyOf(t testing.TB, q dns.Question) *msg.Key {

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/neardns/neardns/internal/dns/msg"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 )
 
 // Limits of hits.bpf.c, which follow from the sizes of its types.
@@ -23,7 +23,7 @@ var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is an item with what else the program needs.
 type Answer struct {
-	offload.Item        // a Size of 0 limits no answer
+	entries.Item        // a Size of 0 limits no answer
 	FixedTTL     uint32 // the TTL in seconds that clients see; 0: the entry's remaining TTL
 	Series       uint16 // index in Counts, below SeriesMost, except in Test
 }

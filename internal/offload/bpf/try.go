@@ -12,7 +12,7 @@ import (
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
-	"github.com/neardns/neardns/internal/offload"
+	"github.com/neardns/neardns/internal/offload/entries"
 )
 
 // Addresses for documentation (RFC 5737, RFC 3849), so no real server or client has them.
@@ -24,7 +24,7 @@ var (
 const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
-	trialTime   = 30 * time.Second // as offload.MaxTime
+	trialTime   = 30 * time.Second // as entries.MaxTime
 	trialSeries = SeriesMost       // for the hits of Test, so that no client's series counts them
 )
 
@@ -114,7 +114,7 @@ func (l *Level) Test() (err error) {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
-	a := Answer{Item: offload.Item{Key: key, Entry: entry, Expires: Now(), Until: Now()}, FixedTTL: ttl, Series: trialSeries}
+	a := Answer{Item: entries.Item{Key: key, Entry: entry, Expires: Now(), Until: Now()}, FixedTTL: ttl, Series: trialSeries}
 	if err := l.Put(&a); err != nil {
 		return err
 	}

@@ -1,11 +1,11 @@
-// Package offload chooses which cache entries the kernel program serves, pushes them, and revokes them before they change.
+// Package entries chooses which cache entries the kernel program serves, pushes them, and revokes them before they change.
 //
 // It guarantees that between Begin and Leave the kernel serves no entry that the fast path would not serve at that moment, nor one that the
 // store has replaced or dropped. Offering an entry never waits; a change of an offloaded entry waits until the entry is revoked.
 //
 // On failure: an entry that cannot be offloaded is served as without this package. If the kernel does not revoke an entry, all entries are
 // revoked. After that, or if the kernel's hits cannot be read, no further entry is offloaded until the next Begin.
-package offload
+package entries
 
 import (
 	"context"

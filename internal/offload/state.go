@@ -1,0 +1,149 @@
+package offload
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/internal/offload/bpf"
+	"github.com/neardns/neardns/internal/offload/entries"
+	"github.com/neardns/neardns/internal/telemetry"
+)
+
+// State is the state of kernel hits: the cache hits that the kernel program at the pods' links answers.
+type State struct {
+	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
+	Pods int  `json:"pods"`           // pod links where the kernel program serves hits
+	Lent int  `json:"lent"`           // offloaded entries
+	// Served is only set with arrangement: transparent: the cluster DNS addresses and their backends, to which the kernel program
+	// answers queries.
+	Served []netip.AddrPort `json:"served,omitempty"`
+	// Fetched counts mirrored queries that the agent looked up. Dropped counts mirrored queries for which it had no free slot.
+	Fetched uint64    `json:"fetched,omitempty"`
+	Dropped uint64    `json:"dropped,omitempty"`
+	Answers uint64    `json:"answers"`           // hits since the kernel maps were made; 0 while the program is not loaded
+	Refused []Refused `json:"refused,omitempty"` // pods whose hits the kernel program should answer, but does not
+	Fault   string    `json:"fault,omitempty"`   // why there are no kernel hits
+}
+
+// State returns the state of kernel hits for `neardns-agent status`; nil if kernelHits.mode is off.
+func (h *Hits) State() *State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	mode := h.Mode()
+	if mode.Off {
+		return nil
+	}
+	s := &State{Auto: mode.Optional, Fault: h.fault, Lent: h.Entries.State().Items}
+	if h.keeper != nil {
+		at := h.keeper.State()
+		s.Pods, s.Refused = at.Pods, at.Refused
+	}
+	for _, one := range h.hits() {
+		s.Answers += one.Hits
+	}
+	if h.mirror != nil {
+		s.Served = h.seen.served
+		c := h.mirror.Counts()
+		s.Fetched, s.Dropped = c.Fetched, c.Dropped
+	}
+	return s
+}
+
+// Unknown returns why not all backends of the addresses in Options.Served are known; "" if all are.
+func (h *Hits) Unknown() string {
+	_, why := h.backends.Known()
+	return why
+}
+
+// Count passes the kernel program's new hits to Options.Answered. Call it before reading the clients' counts.
+func (h *Hits) Count() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.keeper != nil && !h.paused {
+		if err := h.keeper.CountNow(); err != nil {
+			h.Log.Debug("cannot read the kernel's hit counts of pods; the shown counts are older", "err", err)
+		}
+	}
+}
+
+// Series returns the counts for the metrics. The hits are counted in pinned maps, which survive a restart of the agent. ok is false if
+// kernelHits.mode is off.
+func (h *Hits) Series() (_ telemetry.KernelHits, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	mode := h.Mode()
+	if mode.Off {
+		return telemetry.KernelHits{}, false
+	}
+	out := telemetry.KernelHits{OK: h.level != nil, Auto: mode.Optional, Entries: h.Entries.State().Items, Series: h.hits()}
+	if h.keeper != nil {
+		at := h.keeper.State()
+		out.Pods, out.Refused = at.Pods, len(at.Refused)
+	}
+	if h.mirror != nil {
+		c := h.mirror.Counts()
+		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
+		if h.level != nil {
+			if limited, full, err := h.level.Uncopied(); err != nil {
+				h.Log.Debug("cannot read how many queries the kernel program did not mirror", "err", err)
+			} else {
+				out.Copies["limited"], out.Copies["full"] = limited, full
+			}
+		}
+	}
+	return out, true
+}
+
+// hits returns the number of kernel hits for each record type and response code; nil if they cannot be read. The caller holds mu.
+func (h *Hits) hits() []telemetry.KernelSeries {
+	if h.level == nil {
+		return nil
+	}
+	counts, err := h.level.Counts()
+	if err != nil {
+		h.Log.Debug("cannot read the kernel program's hit counters; metrics and status lack them", "err", err)
+		return nil
+	}
+	var out []telemetry.KernelSeries
+	for i, s := range series() {
+		s.Hits = counts[i]
+		out = append(out, s)
+	}
+	return out
+}
+
+// table implements entries.Kernel with the BPF maps.
+type table struct{ *bpf.Level }
+
+// Now implements entries.Kernel.
+func (table) Now() time.Duration { return bpf.Now() }
+
+// Put implements entries.Kernel.
+func (t table) Put(l entries.Item) error {
+	return t.Level.Put(&bpf.Answer{Item: l, Series: seriesOf(l)})
+}
+
+// series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes.
+func series() []telemetry.KernelSeries {
+	var out []telemetry.KernelSeries
+	for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
+		for _, kind := range []string{"A", "AAAA", "other"} { // the same names as in CoreDNS's metrics
+			out = append(out, telemetry.KernelSeries{Type: kind, Rcode: rcode})
+		}
+	}
+	return out
+}
+
+// seriesOf returns the index in series() at which hits of an offloaded entry are counted.
+func seriesOf(l entries.Item) uint16 {
+	b, rcode := l.Key.Bytes(), "NOERROR"
+	types := map[uint16]string{1: "A", 28: "AAAA"}                        // RFC 1035, section 3.2.2, and RFC 3596, section 2.1
+	kind := cmp.Or(types[binary.BigEndian.Uint16(b[len(b)-5:])], "other") // the record type is followed by the class and one byte of flags
+	if l.Entry.Rcode() != 0 {
+		rcode = "NXDOMAIN"
+	}
+	return uint16(slices.Index(series(), telemetry.KernelSeries{Type: kind, Rcode: rcode})) //nolint:gosec // it is one of six
+}
