@@ -21,12 +21,12 @@ const perChange = 2
 // processor from it.
 func (s *stand) bareUpdates(messages int) (time.Duration, error) {
 	s.t.Helper()
+	for _, c := range s.all { // before the transfer: BIND refuses one more than ten
+		c.process.Kill()
+	}
 	zone, err := s.server.Transfer()
 	if err != nil {
 		return 0, err
-	}
-	for _, c := range s.all {
-		c.process.Kill()
 	}
 	s.server.Kill()
 	server := zoneserver.Start(s.t, s.server.Kind(), s.config)
