@@ -65,6 +65,7 @@ func (yieldingAgent) Yield(context.Context, handover.Claim, []netip.Addr) (func(
 
 // During a handover files may change from which the successor has already made its plan.
 func TestFilesAreStaleAfterAHandover(t *testing.T) {
+	testutil.RequireRoot(t) // each step of a handover has its time
 	dir, log, conf := t.TempDir(), slog.New(slog.DiscardHandler), config.Default()
 	lock, err := lockNode(dir, "old")
 	testutil.Must(t, err)

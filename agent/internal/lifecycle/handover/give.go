@@ -26,17 +26,20 @@ const acceptAgain = 100 * time.Millisecond
 // Give answers the requests of successors at l until ctx ends or one has taken over, and closes l. It reports whether one has taken over.
 // It serves one successor at a time; others are refused and may try again later.
 func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAgent) (given bool) {
+	return (&giver{log: log, agent: a, waits: limits}).run(ctx, l)
+}
+
+func (g *giver) run(ctx context.Context, l *net.UnixListener) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends AcceptUnix
-	g := &giver{log: log, agent: a}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for logged := false; ; {
 		c, err := l.AcceptUnix()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely, the process has no free descriptor at the moment
 			if !logged {
-				log.Warn("cannot accept connections from successors; retried", "err", err)
+				g.log.Warn("cannot accept connections from successors; retried", "err", err)
 				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
@@ -59,6 +62,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAg
 type giver struct {
 	log   *slog.Logger
 	agent ActiveAgent
+	waits waits
 
 	mu    sync.Mutex // held while a successor is served
 	given bool       // a successor has taken over; guarded by mu, except in Give, which reads it after all calls of serve have ended
@@ -74,7 +78,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // unblocks receive when this agent ends
 	var m hello
-	if _, err := c.receive(helloWait, kindHello, &m); err != nil {
+	if _, err := c.receive(g.waits.hello, kindHello, &m); err != nil {
 		if !errors.Is(err, errEnded) { // no warning: a process may connect only to check whether an agent listens
 			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", err)
 		}
@@ -83,7 +87,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	who := m.Claim
 	refuse := func(reason error, later bool) {
 		g.log.Info("refused to hand over to a successor; it gets this reason", "to", who.String(), "reason", reason)
-		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}, helloWait)
+		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}, g.waits.hello)
 	}
 	if err := who.CheckTakeover(g.agent.Claim()); err != nil {
 		refuse(err, false)
@@ -114,10 +118,10 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	if err = g.give(ctx, c, who); err == nil {
 		g.given = true
 	} else {
-		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}, helloWait)
+		_ = c.send(kindRefusal, refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}, g.waits.hello)
 		// The successor closes its DNS sockets before this connection. Wait for that, because until then its answers to probes count as
 		// this agent's own.
-		c.awaitClose(ctx, goodbyeWait)
+		c.awaitClose(ctx, g.waits.goodbye)
 	}
 	end()
 	g.agent.Done(who, time.Since(begun), err)
@@ -129,11 +133,11 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.offer(c); err != nil {
 		return err
 	}
-	if err := c.send(kindCacheEnd, nil, helloWait); err != nil {
+	if err := c.send(kindCacheEnd, nil, g.waits.hello); err != nil {
 		return err
 	}
 	var m serving
-	if _, err := c.receive(serveWait, kindServing, &m); err != nil {
+	if _, err := c.receive(g.waits.serve, kindServing, &m); err != nil {
 		return fmt.Errorf("wait for the successor to serve: %w", err)
 	}
 	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.Addresses)
@@ -141,9 +145,9 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err != nil {
 		return fmt.Errorf("check the successor: %w", err)
 	}
-	err = c.send(kindYours, nil, helloWait, g.agent.Lock())
+	err = c.send(kindYours, nil, g.waits.hello, g.agent.Lock())
 	if err == nil {
-		if err = c.receiveLast(takenWait, kindTaken); err != nil {
+		if err = c.receiveLast(g.waits.taken, kindTaken); err != nil {
 			err = fmt.Errorf("wait for the successor to take over: %w", err)
 		}
 	}
@@ -161,5 +165,5 @@ func (g *giver) offer(c *conn) error {
 		files = append(files, s.File)
 	}
 	defer closeFiles(files)
-	return c.send(kindOffer, offer{Claim: g.agent.Claim(), Sockets: sockets}, offerWait, files...)
+	return c.send(kindOffer, offer{Claim: g.agent.Claim(), Sockets: sockets}, g.waits.offer, files...)
 }

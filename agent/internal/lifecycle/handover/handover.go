@@ -42,16 +42,19 @@ const (
 	maxSockets = 64       // descriptors; the kernel's limit is 253 per packet (SCM_MAX_FD)
 )
 
-// Time limits of the steps: for one message, or until the other side's next one arrives.
-const (
-	helloWait   = 2 * time.Second
-	offerWait   = 15 * time.Second // for the active agent to save its cache on a slow disk
-	cacheWait   = 12 * time.Second // for all cache messages together
-	serveWait   = 20 * time.Second // for the successor to read the cache and start a server, on a busy node
-	yieldWait   = 10 * time.Second
-	takenWait   = 2 * time.Second
-	goodbyeWait = 30 * time.Second
-)
+// waits are the time limits of the steps: for one message, or until the other side's next one arrives. They are fields, because a unit test
+// has no clock.
+type waits struct{ hello, offer, cache, serve, yield, taken, goodbye time.Duration }
+
+var limits = waits{
+	hello:   2 * time.Second,
+	offer:   15 * time.Second, // for the active agent to save its cache on a slow disk
+	cache:   12 * time.Second, // for all cache messages together
+	serve:   20 * time.Second, // for the successor to read the cache and start a server, on a busy node
+	yield:   10 * time.Second,
+	taken:   2 * time.Second,
+	goodbye: 30 * time.Second,
+}
 
 // Socket is an open DNS socket. Its descriptor is sent along with the message.
 type Socket = listener.Socket

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -130,9 +129,9 @@ func TestCacheOfAnEarlierBuild(t *testing.T) {
 		for _, piece := range []string{"cabc", "c", "cdef"} {
 			_, _ = theirs.Write([]byte(piece))
 		}
-		_ = theirs.send(kindCacheEnd, nil, helloWait)
+		_ = theirs.send(kindCacheEnd, nil, anHour)
 	}()
-	testutil.Must(t, (&taker{conn: ours}).passCache())
+	testutil.Must(t, (&taker{conn: ours, waits: unhurried}).passCache())
 }
 
 // TestSuccessorDies ends the successor's connection at each of its steps: the holder goes on.
@@ -158,7 +157,7 @@ func TestSuccessorDies(t *testing.T) {
 			r := newRig(t)
 			c := r.dial(t)
 			for i, m := range tc.send {
-				testutil.Must(t, c.send(m.kind, m.body, time.Second))
+				testutil.Must(t, c.send(m.kind, m.body, anHour))
 				if i == 0 {
 					c.passOffer(t)
 				}
@@ -215,10 +214,10 @@ func TestOtherVersion(t *testing.T) {
 		_, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`))
 		testutil.Must(t, err)
 		var m refusal
-		if _, err := c.receive(5*time.Second, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
+		if _, err := c.receive(anHour, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
 			t.Errorf("%+v, %v", m, err)
 		}
-		if _, err := c.receive(5*time.Second, kindTaken, nil); !errors.Is(err, errEnded) { // now it has acted
+		if _, err := c.receive(anHour, kindTaken, nil); !errors.Is(err, errEnded) { // now it has acted
 			t.Errorf("want the end, got %v", err)
 		}
 		if calls := r.holder.log(); slices.Contains(calls, "step-down x") != tc.room {
@@ -231,7 +230,7 @@ func TestOtherVersion(t *testing.T) {
 func TestHolderIsSilent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "handover.sock")
 	take := func(ctx context.Context) error {
-		_, err := Take(ctx, slog.New(slog.DiscardHandler), path, newer, &side{})
+		_, err := unhurriedTaker(&side{}).run(ctx, path, newer)
 		return err
 	}
 	if err := take(t.Context()); !errors.Is(err, ErrNoActiveAgent) {
@@ -265,7 +264,7 @@ func TestOneOwner(t *testing.T) {
 		wait  time.Duration
 		taken bool
 	}{
-		{"taken in time", false, helloWait, true},
+		{"taken in time", false, anHour, true},
 		{"taken in time, read late", false, ended, true},
 		{"taken late", true, ended, false},
 	} {
@@ -280,7 +279,7 @@ func TestOneOwner(t *testing.T) {
 			s, result := &side{}, make(chan error, 1)
 			defer s.close()
 			go func() {
-				taken, err := Take(t.Context(), slog.New(slog.DiscardHandler), path, newer, s)
+				taken, err := unhurriedTaker(s).run(t.Context(), path, newer)
 				if err == nil {
 					taken.Lock.Close()
 				}
@@ -291,14 +290,14 @@ func TestOneOwner(t *testing.T) {
 			c, err := newConn(raw)
 			testutil.Must(t, err)
 			defer c.Close()
-			_, err = c.receive(helloWait, kindHello, new(hello))
+			_, err = c.receive(anHour, kindHello, new(hello))
 			testutil.Must(t, err)
 			sockets := []Socket{{Protocol: "udp", Address: at}}
-			testutil.Must(t, c.send(kindOffer, offer{Claim: older, Sockets: sockets}, offerWait, file))
-			testutil.Must(t, c.send(kindCacheEnd, nil, helloWait))
-			_, err = c.receive(serveWait, kindServing, new(serving))
+			testutil.Must(t, c.send(kindOffer, offer{Claim: older, Sockets: sockets}, anHour, file))
+			testutil.Must(t, c.send(kindCacheEnd, nil, anHour))
+			_, err = c.receive(anHour, kindServing, new(serving))
 			testutil.Must(t, err)
-			yours := func() error { return c.send(kindYours, nil, helloWait, file) }
+			yours := func() error { return c.send(kindYours, nil, anHour, file) }
 			if !tc.late {
 				testutil.Must(t, yours())
 				err = <-result
@@ -312,7 +311,7 @@ func TestOneOwner(t *testing.T) {
 			if given != tc.taken || (err == nil) != tc.taken || slices.Contains(s.log(), "abandon") == tc.taken {
 				t.Errorf("given: %t; taken: %v, %v; want %t", given, err, s.log(), tc.taken)
 			}
-			c.awaitClose(t.Context(), goodbyeWait) // the successor has ended
+			c.awaitClose(t.Context(), anHour) // the successor has ended
 		})
 	}
 }

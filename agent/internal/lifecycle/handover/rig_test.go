@@ -26,6 +26,15 @@ var (
 	at    = netip.MustParseAddrPort("169.254.20.11:53")
 )
 
+// unhurried are limits that no test reaches: what comes, comes on any machine.
+var unhurried = waits{anHour, anHour, anHour, anHour, anHour, anHour, anHour}
+
+const anHour = time.Hour
+
+func unhurriedTaker(s Successor) *taker {
+	return &taker{log: slog.New(slog.DiscardHandler), successor: s, waits: unhurried}
+}
+
 // side is a holder and a successor at once: it records the requests that it gets and fails where the test wants.
 type side struct {
 	mu    sync.Mutex
@@ -125,7 +134,7 @@ func newRig(t *testing.T, set ...func(*rig)) *rig {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.given <- Give(ctx, slog.New(slog.NewTextHandler(&r.log, nil)), l, r.holder)
+		r.given <- (&giver{log: slog.New(slog.NewTextHandler(&r.log, nil)), agent: r.holder, waits: unhurried}).run(ctx, l)
 	}()
 	t.Cleanup(func() {
 		end()
@@ -138,7 +147,7 @@ func newRig(t *testing.T, set ...func(*rig)) *rig {
 }
 
 func (r *rig) take(s *side, claim Claim) (*Taken, error) {
-	return Take(context.Background(), slog.New(slog.DiscardHandler), r.path, claim, s)
+	return unhurriedTaker(s).run(context.Background(), r.path, claim)
 }
 
 // takeNext requests the handover until the holder has finished with the previous successor, as an agent does.
@@ -169,10 +178,10 @@ func (r *rig) dial(t *testing.T) *conn {
 
 func (c *conn) passOffer(t *testing.T) {
 	t.Helper()
-	files, err := c.receive(5*time.Second, kindOffer, new(offer))
+	files, err := c.receive(anHour, kindOffer, new(offer))
 	closeFiles(files)
 	for err == nil {
-		_, err = c.receive(5*time.Second, kindCache, new([]byte))
+		_, err = c.receive(anHour, kindCache, new([]byte))
 	}
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
