@@ -39,7 +39,7 @@ func (n *hostsNode) comesBack(text string) bool {
 // and after a reboot in the middle of it, not a byte of the file changes. If another program rewrites the file every second, nothing of
 // its text is lost, and the lines come back within a second at first. Without trouble, the role costs next to nothing.
 //
-// State: TestHostsInTrouble (agent). Bound: TestPace (agent/internal/hostsfile), TestFlapping (agent/internal/node/backoff).
+// State: TestHostsInTrouble. Bound: TestPace (agent/internal/hostsfile), TestFlapping (agent/internal/node/backoff).
 func TestTimingHostsInTrouble(t *testing.T) {
 	testutil.RequireRoot(t)
 	lasts, whole := time.Minute, false

@@ -30,7 +30,7 @@ func (n *node) watch(more ...string) (out *testutil.Output, stop func() int) {
 	stop = sync.OnceValue(func() int { cancel(); return <-code })
 	n.t.Cleanup(func() {
 		stop()
-		goleak.VerifyNone(n.t, others)
+		testutil.Eventually(n.t, func() error { return goleak.Find(others) })
 	})
 	return out, stop
 }

@@ -15,7 +15,7 @@ import (
 
 // TestTimingSameAnswersAsKubeDNS counts the queries that changes of kube-dns's Corefile cost: none.
 //
-// State: TestSameAnswersAsKubeDNS (here).
+// State: TestSameAnswersAsKubeDNS. Bound: none, it counts lost queries.
 func TestTimingSameAnswersAsKubeDNS(t *testing.T) { sameAnswersAsKubeDNS(t, losses) }
 
 // losses has the steered pod query without a pause until the returned function is called, which fails the test if a query had no answer.

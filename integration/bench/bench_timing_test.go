@@ -22,7 +22,8 @@ func (b *bench) found(p peers.Peer) bool {
 
 // TestTimingShortBench is the whole run once, as short as it can be and with few servers, and fails if ours loses more queries than the
 // stock CoreDNS next to it does. All other figures are printed: of one short round they are worth nothing.
-// State: TestReport, TestMetric (pkg/testutil). Bound: `make bench-check`.
+//
+// State: TestReport, TestMetric (pkg/testutil). Bound: none, it compares two servers; `make bench-check` has the figures.
 func TestTimingShortBench(t *testing.T) {
 	testutil.RequireRoot(t)
 	root, err := filepath.Abs("../..")

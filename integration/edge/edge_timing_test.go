@@ -17,7 +17,7 @@ import (
 // TestTimingFollows: a change is at the edge within 2.5 s, and with NOTIFY as soon as the server sends it. The servers send it half a
 // second (BIND) and a second after the change. NEARDNS_EDGE_CHANGES is how many changes are measured.
 //
-// State: TestFollows (here). Bound: the tests of the secondary on a virtual clock.
+// State: TestFollows. Bound: TestFollow (fleet/edge/secondary).
 func TestTimingFollows(t *testing.T) {
 	changes, _ := strconv.Atoi(os.Getenv("NEARDNS_EDGE_CHANGES"))
 	changes = cmp.Or(changes, 12)

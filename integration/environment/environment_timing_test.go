@@ -68,7 +68,8 @@ func (n *node) timed(name, fault string, look func() string, limit, gap time.Dur
 }
 
 // TestTimingRepairs measures how soon a running agent repairs its link, its rules and its way through a host's firewall.
-// State: TestLinkFaults, TestRuleFaults, TestPolicyDrop (this package). Bound of the gap: TestLostProbeIsNoLostLease (agent/internal/node).
+//
+// State: TestLinkFaults, TestRuleFaults, TestPolicyDrop. Bound: TestLostProbeIsNoLostLease (agent/internal/node) of the gap.
 func TestTimingRepairs(t *testing.T) {
 	n := newTimedNode(t)
 	n.timed("link deleted", "ip link del neardns0", n.link, repairLimit+slack, gapLimit)
@@ -86,7 +87,8 @@ func TestTimingRepairs(t *testing.T) {
 }
 
 // TestTimingRulesRestored measures how soon the watch restores the switch after the agent died, and that it leaves a living agent its time.
-// State: TestSwitchWithoutAgent (this package). Bound: none of ours; netlink reports the change.
+//
+// State: TestSwitchWithoutAgent. Bound: none, netlink reports the change.
 func TestTimingRulesRestored(t *testing.T) {
 	n := newTimedNode(t)
 	n.watch()

@@ -15,7 +15,9 @@ import (
 
 // TestTimingShortFaults is the short form of `make faults`: one round on ours, and one fault on the stock CoreDNS, which shows that
 // what is lost is seen. What ours may lose is its promise and what the control lost in the same seconds, which queries kube-dns directly.
-// State: TestKubeDNSRestarts, TestEndAndStart (integration/steering), TestLinkFaults (integration/environment). Bound: TestVerdict.
+//
+// State: TestKubeDNSRestarts (integration/steering), TestEndAndStart (integration/steering), TestLinkFaults (integration/environment).
+// Bound: TestVerdict, TestEvidence.
 func TestTimingShortFaults(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)
@@ -74,6 +76,8 @@ func tried(t *testing.T, s *stand, f fault) outcome {
 }
 
 // TestTimingWithoutKernelHits: without hits in the kernel, which answers on while the agent is dead, a kill costs no more than with them.
+//
+// State: TestEndAndStart (integration/steering). Bound: TestTrace (pkg/steer/nft): the dead agent's queries go to kube-dns.
 func TestTimingWithoutKernelHits(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)
@@ -103,6 +107,8 @@ func testOptions(t *testing.T) *options {
 
 // TestTimingOOM: the kernel ends the server in its cgroup, not the process next to it. The stand before and after is the fault
 // table's, whose cache is filled at a rate.
+//
+// State: TestEndAndStart (integration/steering). Bound: TestTrace (pkg/steer/nft), as after any other end.
 func TestTimingOOM(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)
@@ -119,7 +125,8 @@ func TestTimingOOM(t *testing.T) {
 }
 
 // A footprint sees what is left behind on purpose, and goes back when that is gone: the heap is read under a load of seconds.
-// State: TestLeaks, TestElements.
+//
+// State: TestLeaks, TestElements. Bound: none, it measures memory, not time.
 func TestTimingFootprint(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := testOptions(t)

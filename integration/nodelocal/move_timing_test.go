@@ -130,7 +130,8 @@ func counted(n *node, from *testutil.NetNS) (phase func(when string, maxLost int
 
 // TestTimingMoves counts what the moves cost. What the stock cache loses by its own end and start is its own; from our start to our end
 // nothing is lost, but what is in flight when the back end changes.
-// State: TestMoveAndBack, TestTwoDaemonSets, TestKilledThenRolledBack, TestBackendByItself (here).
+//
+// State: TestMoveAndBack, TestTwoDaemonSets, TestKilledThenRolledBack, TestBackendByItself. Bound: none, it counts lost queries.
 func TestTimingMoves(t *testing.T) {
 	for name, move := range map[string]func(*testing.T, counter){
 		"move and back": moveAndBack, "two DaemonSets": twoDaemonSets, "killed, then rolled back": killedThenRolledBack, "back end by itself": backendByItself,

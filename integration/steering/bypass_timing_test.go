@@ -32,7 +32,7 @@ var (
 // the host or at their links. The server outside of the cluster, whose names the pods query too, in turn answers, takes longer for it than
 // the pods' own tables wait, or is silent.
 //
-// State: TestEgressPolicy, TestLatePolicyAtTheLink (here). Bound: TestCutsOfRandomLength (agent/internal/pods/podstate).
+// State: TestEgressPolicy, TestLatePolicyAtTheLink. Bound: TestCutsOfRandomLength (agent/internal/pods/podstate).
 func TestTimingRandomCuts(t *testing.T) {
 	seed := *cutsSeed
 	if seed == 0 {
@@ -100,7 +100,7 @@ func (n *node) cut(p *pod, drop func(*pod) func(), length time.Duration) (back t
 // address and protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them. It loses no more when
 // the agent is stopped for longer than the kernel waits between two of a client's own queries as trials. Others lose none.
 //
-// State: TestEgressPolicy (here). Bound: TestEvidenceOverAPause (agent/internal/node/evidence).
+// State: TestEgressPolicy. Bound: TestEvidenceOverAPause (agent/internal/node/evidence).
 func TestTimingEgressPolicy(t *testing.T) {
 	n, p := newServed(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
 	var others atomic.Int64
@@ -141,7 +141,7 @@ func TestTimingEgressPolicy(t *testing.T) {
 
 // TestTimingKernelHitsFilesRemoved measures how soon the kernel answers a pod's hits again after the level's files were removed.
 //
-// State: TestKernelHitsFilesRemoved (here).
+// State: TestKernelHitsFilesRemoved. Bound: none, the agent attaches again when it reads the pods' files, each 10 s next to their events.
 func TestTimingKernelHitsFilesRemoved(t *testing.T) {
 	n, p, at, name := newHot(t)
 	n.removeLevel()

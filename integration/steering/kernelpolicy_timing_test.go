@@ -136,7 +136,7 @@ func newPolicedNode(t *testing.T, transparent bool) (*node, func() *pod) {
 // TestTimingPolicies measures how soon the right party answers a pod after a policy came and after it went, for each place where a datapath
 // may drop packets: from the pod's first query, and while it runs. Another pod without a policy is served by the cache all the time.
 //
-// State: TestKernelHitsEndWithThePath, TestKernelHitsNeedThePath, TestTransparentPolicy (here). Bound: TestSampleModel (internal/offload/bpf),
+// State: TestKernelHitsEndWithThePath, TestKernelHitsNeedThePath, TestTransparentPolicy. Bound: TestSampleModel (internal/offload/bpf),
 // TestNewPodUnderPolicy (agent/internal/pods/podstate).
 func TestTimingPolicies(t *testing.T) {
 	for arrangement, transparent := range map[string]bool{"steered": false, "transparent": true} {

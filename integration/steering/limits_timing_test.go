@@ -17,7 +17,7 @@ import (
 // TestTimingProposalLimits: within the proposal's limits a pod that sends 1,000 queries a second for 12 s, each tenth for a name that is in
 // no cache, loses at most five times what a control of 200 a second to kube-dns's own address loses meanwhile.
 //
-// State: TestProposalLimits (here).
+// State: TestProposalLimits. Bound: TestQuietPodIsServedInAFlood (internal/dns/limit).
 func TestTimingProposalLimits(t *testing.T) {
 	n, group := newLimited(t)
 	p := n.addPod(nil)
@@ -51,7 +51,7 @@ func TestTimingProposalLimits(t *testing.T) {
 
 // TestTimingIdle: without queries, the agent of a new installation takes at most 1.5 % of a core (D-088 has what it took).
 //
-// State: TestGrid of pkg/tick (all loops wait on one grid).
+// State: TestGrid (pkg/tick). Bound: TestGrid (pkg/tick): all loops wait on one grid.
 func TestTimingIdle(t *testing.T) {
 	for _, families := range []testutil.Families{testutil.IPv4, testutil.Dual} {
 		t.Run(families.String(), func(t *testing.T) {

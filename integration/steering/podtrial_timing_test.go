@@ -50,8 +50,8 @@ func (p *pod) timedLookup(library string) time.Duration {
 // TestTimingFirstLookup measures how long a new pod's first lookup takes without a policy, with one that is in force before the pod, and
 // with ones that come 100 ms and 2 s after it, next to a pod that opted out.
 //
-// State: TestNewPodUnderPolicy, TestNewPodIsSteered (here). Bound: firstLookup; a lookup that meets the policy's coming pays one
-// repetition.
+// State: TestNewPodUnderPolicy, TestNewPodIsSteered. Bound: TestNewPodUnderPolicy (agent/internal/pods/podstate): a lookup that meets the
+// policy's coming pays one repetition.
 func TestTimingFirstLookup(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.IPv4, proven: true, install: true},
@@ -133,7 +133,8 @@ func spread(all []time.Duration) string {
 // TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods, and then how long steer.mode:
 // none takes to bring all of them back to kube-dns.
 //
-// State: TestNewPodIsSteered, TestSteerMode (here). Bound: steeredWithin, unsteeredWithin.
+// State: TestNewPodIsSteered, TestSteerMode. Bound: none, no step waits for a clock: a file's event starts each trial, and SIGHUP the way
+// back.
 func TestTimingNewPodsAreSteered(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.Dual, proven: true, install: true},

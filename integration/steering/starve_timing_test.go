@@ -17,7 +17,8 @@ import (
 // cores, this one 3.1 % (and at 300 a second none and 0.5 %); most of it is lost in the first seconds, before the lease is. Now 5 ms are
 // enough for 1,000 hits a second.
 //
-// State: TestStarvedAgentLosesItsLeases (here). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
+// State: TestStarvedAgentLosesItsLeases. Bound: TestLostProbeIsNoLostLease (agent/internal/node), TestOverloadDoesNotFlap
+// (agent/internal/node).
 func TestTimingStarved(t *testing.T) {
 	g := testutil.NewCgroup(t, "cpu")
 	n := newNode(t, setup{})

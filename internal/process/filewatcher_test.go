@@ -11,13 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/neardns/neardns/pkg/testutil"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 var quietLog = slog.New(slog.DiscardHandler)
 

@@ -24,7 +24,6 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
@@ -32,7 +31,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 // everything records each kind of event, so that every series exists.
 func everything() *Metrics {
@@ -233,6 +232,7 @@ func body(client *http.Client, url string) string {
 
 // TestServeWaitsForItsAddress occupies the port first. The endpoint logs the failure once, and serves when the port is free.
 func TestServeWaitsForItsAddress(t *testing.T) {
+	testutil.RequireRoot(t)            // the endpoint waits before it tries again
 	held, pc := testutil.ListenBoth(t) // a port that no connection gets by chance
 	pc.Close()
 	addr := netip.MustParseAddrPort(held.Addr().String())

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
@@ -17,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 var clusterDNS4, clusterDNS6 = addr("10.96.0.10"), addr("fd00:10:96::a")
 

@@ -51,6 +51,7 @@ func TestLogIsBounded(t *testing.T) {
 
 // If the log is a pipe that no program reads, and it is full, a line is an error, and does not block the pod's start.
 func TestLogIsAFullPipe(t *testing.T) {
+	testutil.RequireRoot(t) // the plugin waits maxLogWait for the pipe
 	path := filepath.Join(t.TempDir(), "pipe")
 	testutil.Must(t, unix.Mkfifo(path, 0o600))
 	reader, err := os.OpenFile(path, os.O_RDWR, 0)

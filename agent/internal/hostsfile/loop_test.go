@@ -197,7 +197,7 @@ func TestRun(t *testing.T) {
 	compat.Say(t, "hosts", "a Service is deleted", "its lines go after three denials over three minutes")
 	compat.Say(t, "hosts", "a wrong cluster domain, a kube-dns that denies everything", "the lines stay, since `kubernetes.default.svc` is denied, too")
 	running := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, running) }) // runs after the server has ended
+	t.Cleanup(func() { testutil.Eventually(t, func() error { return goleak.Find(running) }) }) // runs after the server has ended
 	k := newKubeDNS(t)
 	conf := Config{Services: []string{"shop/registry"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}}
 	root, path := newRoot(t, base)

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -19,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 func redirect(clusterDNS, steering string) steer.Redirect {
 	return steer.Redirect{ClusterDNS: netip.MustParseAddr(clusterDNS), Steering: netip.MustParseAddr(steering)}

@@ -11,13 +11,12 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 const zone = "shared.example."
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
@@ -21,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 const origin = zoneserver.DefaultZone
 

@@ -42,7 +42,9 @@ var clock = map[string]reaches{
 	"time.Since": {Clock: read, Limit: bound}, "time.Until": {Clock: read, Limit: bound}, "(time.Time).Sub": {Limit: bound},
 	"context.WithTimeout": {Clock: read, Limit: bound}, "context.WithTimeoutCause": {Clock: read, Limit: bound},
 	"context.WithDeadline": {Clock: read, Limit: bound}, "context.WithDeadlineCause": {Clock: read, Limit: bound},
-	tight.Name(): {Limit: bound},
+	tight.Name(): {Clock: read, Limit: bound},
+	// It tries for half a second. testutil.NoLeaks repeats it until the package's time is up, Eventually within its own limit.
+	leaks + "Find": {Clock: read}, leaks + "VerifyNone": {Clock: read, Limit: bound}, leaks + "VerifyTestMain": {Clock: read, Limit: bound},
 }
 
 // tight stands for a deadline that an answer which must come may miss, see isTight.
@@ -65,6 +67,7 @@ var roots = map[string]bool{testutilPath + ".RequireRoot": true, testutilPath + 
 
 const (
 	testutilPath = "github.com/neardns/neardns/pkg/testutil"
+	leaks        = "go.uber.org/goleak."
 
 	integrationPath = "github.com/neardns/neardns/integration/"
 	timingName      = "TestTiming"
@@ -82,6 +85,7 @@ type node struct {
 	reaches
 
 	test   bool
+	main   bool // TestMain
 	helper bool // of testutil, and no test of it
 	pos    token.Pos
 	refs   []ref
@@ -156,7 +160,7 @@ func (p *pass) collect(file *ast.File, tests bool) {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			if o := p.TypesInfo.Defs[d.Name]; o != nil && d.Body != nil {
-				p.own[o] = &node{test: tests && isTest(d), helper: p.helpers(tests), pos: d.Name.Pos(), refs: p.refs(d.Body)}
+				p.own[o] = &node{test: tests && isTest(d), main: tests && d.Name.Name == "TestMain", helper: p.helpers(tests), pos: d.Name.Pos(), refs: p.refs(d.Body)}
 			}
 		case *ast.GenDecl:
 			for _, s := range d.Specs {
@@ -266,8 +270,9 @@ func (p *pass) deadline(n ast.Node) ast.Expr {
 	return nil
 }
 
-// isTight reports whether a time is a constant of a second or more, and none of testutil's. On a busy machine an answer that must come
-// may take longer. A shorter time is for queries that are repeated, or that are not answered.
+// isTight reports whether a time is a constant from a second to an hour, which is longer than the tests of a package take, and none of
+// testutil's. On a busy machine an answer that must come may take longer. A shorter time is for queries that are repeated, or that are
+// not answered.
 func (p *pass) isTight(limit ast.Expr) bool {
 	if limit == nil {
 		return false
@@ -284,7 +289,7 @@ func (p *pass) isTight(limit ast.Expr) bool {
 		return false
 	}
 	d, _ := constant.Int64Val(constant.ToInt(v))
-	return d >= int64(time.Second)
+	return d >= int64(time.Second) && d < int64(time.Hour)
 }
 
 func (p *pass) callee(call *ast.CallExpr) *types.Func {
@@ -369,11 +374,14 @@ func (n *node) add(name string, r reaches, virtual bool) bool {
 
 func (p *pass) report() {
 	for o, n := range p.own {
-		if !n.test {
+		if !n.test && !n.main {
 			continue
 		}
 		name := fmt.Sprintf("%s %s", strings.TrimSuffix(p.Pkg.Path(), "_test"), o.Name())
 		switch {
+		case n.main && n.Limit == "":
+		case n.main:
+			p.Reportf(n.pos, "%s has a time of its own by %s: use testutil.NoLeaks", name, n.Limit)
 		case n.Root == "" && n.Clock != "":
 			p.Reportf(n.pos, "unit test %s reads the real clock by %s: use testing/synctest", name, n.Clock)
 		case n.Root == "" && n.Waits != "":

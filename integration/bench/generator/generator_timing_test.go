@@ -1,7 +1,6 @@
 //go:build timing
 
 // What a generator counts and measures, next to a server that is scripted: each run sends queries at a rate or for a time.
-// State: TestCheck (what counts as right), TestBounds, TestHistogram; TestTimingShortBench runs it against real servers.
 package generator
 
 import (
@@ -147,6 +146,8 @@ func counts(r *Result) tally {
 
 // What is lost, wrong, failed, doubled or unrelated is distinguished. Every tenth answer is spoilt, of 200. What an answer is found to be
 // does not depend on the way of sending queries; what is waited for does.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingCounts(t *testing.T) {
 	t.Parallel()
 	spoil := func(change func(*dns.Msg)) func(*dns.Msg, func(*dns.Msg)) *dns.Msg {
@@ -206,6 +207,8 @@ func TestTimingCounts(t *testing.T) {
 }
 
 // An answer that comes after the patience counts as late, and its query as lost.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingLate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(n int, right *dns.Msg, send func(*dns.Msg)) *dns.Msg {
@@ -222,6 +225,8 @@ func TestTimingLate(t *testing.T) {
 }
 
 // The rate is the configured one: as many queries as are due, none before its time, also from a server that answers nothing.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingRate(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bool{"answers": false, "no answers": true} {
@@ -256,6 +261,8 @@ func TestTimingRate(t *testing.T) {
 }
 
 // A server that stalls is charged for every query that was due meanwhile, not for the ones of a window alone.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingNoCoordinatedOmission(t *testing.T) {
 	t.Parallel()
 	stall := func(n int, right *dns.Msg, _ func(*dns.Msg)) *dns.Msg {
@@ -279,6 +286,8 @@ func TestTimingNoCoordinatedOmission(t *testing.T) {
 }
 
 // A generator that the machine held up reports it: its times count from when queries were due, and Lag shows its own part.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingHeldUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -299,6 +308,8 @@ func TestTimingHeldUp(t *testing.T) {
 }
 
 // Each name of a workload of new names comes once, from the number on that the load has.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingUnique(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -314,6 +325,8 @@ func TestTimingUnique(t *testing.T) {
 }
 
 // Every query of a workload once, to warm a cache up.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingEach(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -326,6 +339,8 @@ func TestTimingEach(t *testing.T) {
 }
 
 // What other processes ran meanwhile is reported: this one, which answers, and none that is not there.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingWatch(t *testing.T) {
 	t.Parallel()
 	r := ask(t, serve(t, nil), Load{Sockets: 2, Window: 8, Count: 2000, Watch: []int{os.Getpid(), 1 << 30}})
@@ -341,6 +356,8 @@ func TestTimingWatch(t *testing.T) {
 }
 
 // No socket is bound: the kernel refuses, which is a loss and no error.
+//
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -350,6 +367,7 @@ func TestTimingRefused(t *testing.T) {
 	}
 }
 
+// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
 func TestTimingUnknownWorkload(t *testing.T) {
 	if _, err := (Load{Workload: "W0"}).Run(); err == nil {
 		t.Error("an unknown workload passes")

@@ -11,6 +11,7 @@ import (
 )
 
 // TestTimingMachine: a CPU that this process keeps busy is not idle.
+//
 // State: TestMachine. Bound: TestParseMachine.
 func TestTimingMachine(t *testing.T) {
 	before, err := Now()

@@ -20,7 +20,6 @@ import (
 )
 
 // What the load counts, next to a scripted server: each run sends queries at a rate for half a second.
-// State: TestJudge, TestJudgeOfAnAAAA (what counts as right), TestCheck, TestNames.
 
 // server is a scripted server on loopback.
 type server struct {
@@ -105,6 +104,8 @@ func (s *server) runFor(t *testing.T, way Way, rate int, d, patience time.Durati
 }
 
 // What is lost, refused or wrong never counts as answered: over UDP, by a connection for each query, and by long-lived ones.
+//
+// State: TestJudge, TestJudgeOfAnAAAA, TestCheck, TestNames. Bound: TestPace, TestLedger.
 func TestTimingWays(t *testing.T) {
 	t.Parallel()
 	for _, way := range []Way{UDP, OneShot, Long} {
@@ -147,6 +148,8 @@ func TestTimingWays(t *testing.T) {
 }
 
 // A long-lived connection that is cut loses what is in flight on it and is reopened; one that is silent is given up.
+//
+// State: TestJudge, TestJudgeOfAnAAAA, TestCheck, TestNames. Bound: TestPace, TestLedger.
 func TestTimingLongReconnects(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -179,6 +182,7 @@ func TestTimingLongReconnects(t *testing.T) {
 	}
 }
 
+// State: TestJudge, TestJudgeOfAnAAAA, TestCheck, TestNames. Bound: TestPace, TestLedger.
 func TestTimingFlood(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -203,6 +207,7 @@ func TestTimingFlood(t *testing.T) {
 	}
 }
 
+// State: TestJudge, TestJudgeOfAnAAAA, TestCheck, TestNames. Bound: TestPace, TestLedger.
 func TestTimingGenerateRefuses(t *testing.T) {
 	for name, in := range map[string]string{"nonsense": "{", "empty": "{}"} {
 		if err := Generate(strings.NewReader(in), &bytes.Buffer{}); err == nil {
@@ -217,6 +222,8 @@ func TestTimingGenerateRefuses(t *testing.T) {
 }
 
 // A lookup is as good as the worse of its answers, and both come from one port.
+//
+// State: TestJudge, TestJudgeOfAnAAAA, TestCheck, TestNames. Bound: TestPace, TestLedger.
 func TestTimingPair(t *testing.T) {
 	t.Parallel()
 	const n = 50

@@ -11,7 +11,6 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -62,11 +61,11 @@ func right(q, m *dns.Msg) error {
 	return nil
 }
 
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
+
 // TestScenarioStress sends queries from many goroutines for the same and for different names, with and without sockets, while the
 // configuration is reloaded and snapshots are taken. Every answer must be the one to its query, and no goroutine may be left.
 func TestScenarioStress(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // behind the other cleanups
 	const clients, rounds = 16, 600
 	p := ours().open(t, nil, answers.Boot{}).(*ourProcess)
 	up := new(counting)

@@ -15,7 +15,7 @@ import (
 // TestTimingWaits measures over real sockets how long a client waits while something is wrong with the first server, for the
 // first query and for the tenth.
 //
-// State: TestFaultsOfTheKernel (internal/dns/forward). Bound: TestWaits (internal/dns/forward).
+// State: TestFaultsOfTheKernel. Bound: TestWaits.
 func TestTimingWaits(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

@@ -12,7 +12,8 @@ import (
 )
 
 // TestTimingDeafClient: the server closes the connection of a client that does not read after maxWrite.
-// State: TestDeafClient (this package).
+//
+// State: TestDeafClient. Bound: none, maxWrite is a deadline of the kernel's socket.
 func TestTimingDeafClient(t *testing.T) {
 	begun := time.Now()
 	deafClient(t)
@@ -22,7 +23,8 @@ func TestTimingDeafClient(t *testing.T) {
 }
 
 // TestTimingIdleConnectionEnds: an idle connection delays the server's end by less than maxDrain.
-// State: TestFirstDrains (this package).
+//
+// State: TestFirstDrains. Bound: TestEnd.
 func TestTimingIdleConnectionEnds(t *testing.T) {
 	begun := time.Now()
 	firstDrains(t)
@@ -32,7 +34,8 @@ func TestTimingIdleConnectionEnds(t *testing.T) {
 }
 
 // TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after maxIdle.
-// State: TestPipedStop (this package).
+//
+// State: TestPipedStop. Bound: none, the end follows the last answer, and no timer.
 func TestTimingPipedStop(t *testing.T) {
 	h, s, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
@@ -49,7 +52,8 @@ func TestTimingPipedStop(t *testing.T) {
 }
 
 // TestTimingNoDescriptors: a connection that cannot be accepted costs next to no CPU time.
-// State: TestNoDescriptors (this package).
+//
+// State: TestNoDescriptors. Bound: none, it measures CPU time.
 func TestTimingNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)
 	if !testutil.InChild(t) { // the limit is the whole process's

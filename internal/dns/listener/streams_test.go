@@ -274,7 +274,8 @@ func deafClient(t *testing.T) *Server {
 
 // TestDeafClient: a client that does not read its answers loses its connection and its slots.
 func TestDeafClient(t *testing.T) {
-	t.Parallel() // it waits for a deadline
+	testutil.RequireRoot(t) // the server waits maxWrite for the client
+	t.Parallel()
 	s := deafClient(t)
 	waitFor(t, "it has no place", s.noPlaces)
 }

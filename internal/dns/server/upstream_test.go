@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,27 +24,15 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks.
+// TestMain fails when a test leaves a goroutine behind: servers, forwarders, health checks, of which one ends after half a second of sleep.
 func TestMain(m *testing.M) {
-	code := m.Run()
-	for deadline := time.Now().Add(testutil.Patience()); code == 0; {
-		err := goleak.Find(
-			// CoreDNS ends a forwarder's connection manager by finalizer, and caddy's list of instances keeps the
-			// last ones reachable: a few idle goroutines, however many reloads there were (TestReloadsLeaveNothing).
-			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/pkg/proxy.(*Transport).connManager"),
-			// TestCheck's; see Server.Check.
-			goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/hosts.periodicHostsUpdate.func1"),
-		)
-		if err == nil {
-			break
-		}
-		// An upstream's health check notices the end after its half second of sleep.
-		if time.Now().After(deadline) {
-			os.Stderr.WriteString(err.Error() + "\n")
-			code = 1
-		}
-	}
-	os.Exit(code)
+	testutil.NoLeaks(m,
+		// CoreDNS ends a forwarder's connection manager by finalizer, and caddy's list of instances keeps the
+		// last ones reachable: a few idle goroutines, however many reloads there were (TestReloadsLeaveNothing).
+		goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/pkg/proxy.(*Transport).connManager"),
+		// TestCheck's; see Server.Check.
+		goleak.IgnoreTopFunction("github.com/coredns/coredns/plugin/hosts.periodicHostsUpdate.func1"),
+	)
 }
 
 // upstream is a DNS server whose answers the test writes.
@@ -54,8 +41,11 @@ type upstream struct {
 	tcp  atomic.Int64 // queries
 }
 
+// newUpstream starts one. A server that forwards to it has the clocks of its forwarder and its listeners, so a test with an upstream is one
+// of the kernel tier: it asserts who answers and what is open, and waits with Patience.
 func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	t.Helper()
+	testutil.RequireRoot(t)
 	u := new(upstream)
 	u.addr = testutil.ServeBoth(t, func(w mdns.ResponseWriter, q *mdns.Msg) {
 		if w.RemoteAddr().Network() == "tcp" {

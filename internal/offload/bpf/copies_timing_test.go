@@ -11,7 +11,8 @@ import (
 )
 
 // TestTimingCopiesOfOneLink: of a pod that queries ever new names, a bounded number of queries is mirrored, and they do not fill the ring.
-// State: TestUncopied (this package).
+//
+// State: TestUncopied. Bound: none, the kernel program counts copies by the kernel's clock.
 func TestTimingCopiesOfOneLink(t *testing.T) {
 	l := openCopying(t)
 	oneCPU(t)

@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 // stand is an Offloader with a store, a fakeKernel and one source. A test changes its fields between steps.
 type stand struct {

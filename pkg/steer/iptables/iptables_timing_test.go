@@ -12,7 +12,8 @@ import (
 )
 
 // A repair waits for the lock of another program for as long as one program may, and for twice as long at most.
-// State: TestLockHeld (this package).
+//
+// State: TestLockHeld. Bound: none, iptables itself waits for the lock.
 func TestTimingLockHeld(t *testing.T) {
 	path := ownLock(t)
 	r := newRig(t, iptables.Legacy)
@@ -27,7 +28,8 @@ func TestTimingLockHeld(t *testing.T) {
 }
 
 // A change is reported long before the regular tick of ten seconds.
-// State: TestWatch (this package).
+//
+// State: TestWatch. Bound: none, netlink reports the change.
 func TestTimingWatch(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

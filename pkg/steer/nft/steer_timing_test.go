@@ -35,7 +35,8 @@ const renewEvery = 150 * time.Millisecond
 
 // While another program loads very many rules and holds the commit mutex for seconds, the lease is renewed within its lifetime all the
 // time and kube-dns gets no query.
-// State: TestLeaseUnderLoad (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
+//
+// State: TestLeaseUnderLoad. Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingLeaseIsRenewedUnderLoad(t *testing.T) {
 	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		pod := l.r.Steered("pod")
@@ -83,7 +84,8 @@ func (l *loader) renewUnderLoad(t *testing.T, pod *testutil.NetNS) (gap time.Dur
 }
 
 // Renewals slow such a load by a tenth at most: rounds with and without them in turn, and the shortest of each kind are compared.
-// State: TestLeaseUnderLoad (this package).
+//
+// State: TestLeaseUnderLoad. Bound: none, it compares the load with and without renewals.
 func TestTimingLoadIsNotSlowedDown(t *testing.T) {
 	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		r := l.r
@@ -140,7 +142,8 @@ func (r *nftRig) keepRenewing() (stop func() time.Duration) {
 }
 
 // A lease ends with its lifetime, and one that is renewed in time never does.
-// State: TestSwitchAfterALapse, TestRenewalExtendsALease (this package).
+//
+// State: TestSwitchAfterALapse, TestRenewalExtendsALease. Bound: none, the kernel times the element out.
 func TestTimingLease(t *testing.T) {
 	testutil.RequireRoot(t)
 	const lifetime, precision = 400 * time.Millisecond, 50 * time.Millisecond // the kernel counts in jiffies
@@ -169,7 +172,8 @@ func TestTimingLease(t *testing.T) {
 }
 
 // If the agent hangs or its link is deleted, clients wait for one lifetime at most.
-// State: TestSwitchAfterALapse (this package).
+//
+// State: TestSwitchAfterALapse. Bound: none, the kernel times the element out.
 func TestTimingSwitchAfterALapse(t *testing.T) {
 	const query = 50 * time.Millisecond
 	for what, harm := range harms() {
@@ -194,7 +198,8 @@ func TestTimingSwitchAfterALapse(t *testing.T) {
 }
 
 // If a killed agent's lease is still granted, the node's own processes wait for one lifetime at most.
-// State: TestHostProcesses (this package).
+//
+// State: TestHostProcesses. Bound: none, the kernel times the element out.
 func TestTimingHostProcessesAfterAKill(t *testing.T) {
 	const query = 50 * time.Millisecond
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, intercepting, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })

@@ -15,7 +15,7 @@ import (
 // TestTimingNotify measures how soon each server sends a NOTIFY after a change, and after another change that follows at once. Knot and
 // PowerDNS take a second. BIND is set to send it without a delay; by default, it waits five seconds before the second one.
 //
-// State: TestTraps (pkg/testutil/zoneserver). The bound is the servers' own.
+// State: TestTraps. Bound: none, the times are the servers' own.
 func TestTimingNotify(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range zoneserver.Kinds() {

@@ -19,7 +19,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/steer"
@@ -28,7 +27,7 @@ import (
 
 var evidenceSeed = flag.Uint64("evidence.seed", 1, "seed of TestEvidence's cuts; 0 draws one")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
 // kernel stands in for the switch: clients send queries, and those of blocked clients do not arrive.
 type kernel struct {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
-	"go.uber.org/goleak"
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) {
 		child()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testutil.NoLeaks(m)
 }
 
 const instance = "node-a.1700000000"

@@ -262,7 +262,7 @@ func TestRun(t *testing.T) {
 	stop()
 	wg.Wait()
 	again.end()
-	testutil.Check(t, goleak.Find(before))
+	testutil.Eventually(t, func() error { return goleak.Find(before) })
 }
 
 // If no runtime answers, the files of waiting pods record it after the grace period, and Run ends with its context.

@@ -10,6 +10,8 @@ import (
 )
 
 // TestTimingShortManyNodes checks over real connections that the program lists 500 nodes within 10 s.
+//
+// State: TestManyNodes. Bound: TestManyNodes.
 func TestTimingShortManyNodes(t *testing.T) {
 	for name, make := range map[string]func() (*fakeAPI, map[string]int){"of all kinds": manyNodes, "none answers": deafNodes} {
 		t.Run(name, func(t *testing.T) {

@@ -7,8 +7,25 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/neardns/neardns/pkg/testutil"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) } // want `a TestMain has a time of its own by VerifyTestMain: use testutil.NoLeaks`
+
+func TestLeaks(t *testing.T) { goleak.VerifyNone(t) } // want `unit test a TestLeaks reads the real clock by VerifyNone`
+
+func TestFound(t *testing.T) { _ = goleak.Find() } // want `unit test a TestFound reads the real clock by Find`
+
+func TestDeadline(t *testing.T) { // want `unit test a TestDeadline reads the real clock by a tight deadline`
+	_ = net.Dialer{Timeout: 10 * time.Second}
+}
+
+func TestKernelFinds(t *testing.T) {
+	testutil.NewNS()
+	testutil.Eventually(goleak.Find)
+}
 
 func TestPure(t *testing.T) { _ = time.Unix(0, 0).Add(time.Second) }
 
@@ -93,7 +110,7 @@ func TestKernelPatient(t *testing.T) {
 	_ = net.Dialer{Timeout: testutil.Silence}
 	_, _ = net.DialTimeout("udp", "", testutil.Patience())
 	(&net.UDPConn{}).SetReadDeadline(time.Now().Add(time.Second / 4)) // one attempt of many
-	_ = product{Timeout: time.Hour}
+	_, _ = product{Timeout: time.Minute}, net.Dialer{Timeout: time.Hour}
 }
 
 type product struct{ Timeout time.Duration }
