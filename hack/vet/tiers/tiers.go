@@ -160,7 +160,8 @@ func (p *pass) collect(file *ast.File, tests bool) {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			if o := p.TypesInfo.Defs[d.Name]; o != nil && d.Body != nil {
-				p.own[o] = &node{test: tests && isTest(d), main: tests && d.Name.Name == "TestMain", helper: p.helpers(tests), pos: d.Name.Pos(), refs: p.refs(d.Body)}
+				p.own[o] = &node{test: tests && isTest(d), main: tests && d.Name.Name == "TestMain", helper: p.helpers(tests),
+					pos: d.Name.Pos(), refs: p.refs(d.Body)}
 			}
 		case *ast.GenDecl:
 			for _, s := range d.Specs {

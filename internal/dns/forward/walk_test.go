@@ -144,8 +144,8 @@ func (w *walk) check(t *testing.T, q *hedgedQuery, m *dns.Msg, err error, took t
 		"a query ends early only with an answer or with all tries over": m != nil || took >= silentEnd || q.next == q.count,
 	} {
 		if !kept {
-			t.Errorf("seed %d, %s: breaks %q: %d tries of %d, %d queries, %d answers, %v after %s", *walkSeed, w.name, rule, q.next, q.count,
-				w.queries, w.answers, err, took)
+			t.Errorf("seed %d, %s: breaks %q: %d tries of %d, %d queries, %d answers, %v after %s", *walkSeed, w.name, rule, q.next,
+				q.count, w.queries, w.answers, err, took)
 		}
 	}
 }

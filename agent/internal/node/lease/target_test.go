@@ -92,7 +92,8 @@ func TestTargetSteps(t *testing.T) {
 			{"a probe without an answer ends the answers in a row", after.inARow == inARow},
 			{"losses are forgotten after a minute with the lease, and only then", after.losses == c.losses && !(c.held && c.long) ||
 				after.losses == 0 && c.held && c.long},
-			{"that minute begins with the grant", after.heldSince.Equal(now) == granted && (granted || after.heldSince.Equal(before.heldSince))},
+			{"that minute begins with the grant", granted && after.heldSince.Equal(now) ||
+				!granted && after.heldSince.Equal(before.heldSince)},
 			{"a probe changes no rest", after.restUntil.Equal(before.restUntil) && after.rested == before.rested},
 		} {
 			if !r.kept {
