@@ -37,9 +37,9 @@ func TestTimingShortLatency(t *testing.T) {
 	}
 }
 
-// TestTimingShortBenefit is the short form of `make benefit`, with so much lost that it shows whatever else the machine does: with neardns at
-// most a fifth as many conntrack entries as lookups, and without at least half; where each query to kube-dns is lost with a probability of
-// 20 %, so that a lookup loses one of its two with 36 %, at most half as many missed lookups.
+// TestTimingShortBenefit is the short form of `make benefit`, with so much lost that it shows whatever else the machine does: with neardns
+// at most a fifth as many conntrack entries as lookups, and without at least half; where each query to kube-dns is lost with a probability
+// of 20 %, so that a lookup loses one of its two with 36 %, at most half as many missed lookups.
 //
 // State: TestNothingTracked. Bound: none, it compares two servers in the same minutes.
 func TestTimingShortBenefit(t *testing.T) {
