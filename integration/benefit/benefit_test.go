@@ -148,13 +148,13 @@ func newStands(t *testing.T, o *options) (without, with *stand) {
 func TestNothingTracked(t *testing.T) {
 	without, with := newStands(t, &options{rounds: 1, length: time.Second, rate: 1, loss: 1})
 	const name = "ttl-600.name.svc.cluster.local."
-	if a, entries := without.tracked(name, 20000); !without.asked(a) || len(entries) == 0 {
+	if a, entries := without.tracked(name, 20000); !without.reached(a) || len(entries) == 0 {
 		t.Errorf("without neardns: kube-dns answers %s, conntrack entries %q", a.Client, entries)
 	}
 	var serials []int
 	testutil.Eventually(t, func() error { // kube-dns answers while an agent on a busy machine has lost its lease
 		a, entries := with.tracked(name, uint16(20000+len(serials)))
-		if !with.asked(a) {
+		if !with.reached(a) {
 			serials = append(serials, a.Serial)
 			testutil.Equal(t, "conntrack entries of what the agent answers", 0, len(entries))
 		}
@@ -163,13 +163,14 @@ func TestNothingTracked(t *testing.T) {
 	testutil.Equal(t, "kube-dns's answers for the agent", 1, len(slices.Compact(serials)))
 }
 
-// asked reports whether kube-dns got the query from the pod itself.
-func (s *stand) asked(a *testutil.Answer) bool { return s.node.PodRange(true).Contains(a.Client) }
+// reached reports whether kube-dns got the query from the pod itself.
+func (s *stand) reached(a *testutil.Answer) bool { return s.node.PodRange(true).Contains(a.Client) }
 
 // tracked sends a query from a port, and returns its answer and its conntrack entries, of the node and of the pod.
 func (s *stand) tracked(name string, port uint16) (a *testutil.Answer, entries []string) {
 	s.t.Helper()
-	a, err := testutil.Ask(s.pod.NetNS, s.clusterDNS(), name, dns.TypeA, "udp", testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port)})
+	a, err := testutil.Ask(s.pod.NetNS, s.clusterDNS(), name, dns.TypeA, "udp",
+		testutil.AskOptions{Source: netip.AddrPortFrom(netip.Addr{}, port)})
 	s.must(err)
 	for _, entry := range slices.Concat(testutil.Conntrack(s.node.Host), testutil.Conntrack(s.pod.NetNS)) {
 		if strings.Contains(entry, fmt.Sprintf(":%d > ", port)) {

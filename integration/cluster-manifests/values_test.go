@@ -53,7 +53,8 @@ func valuesTable(t *testing.T, chart string) string {
 
 // Each chart's page has each of its values.
 func TestValuesTable(t *testing.T) {
-	for page, chart := range map[string]string{"../../docs/reference/chart-values.md": nodeChart, "../../fleet/docs/chart-values.md": fleetChart} {
-		golden(t, page, "# Chart values\n\nDrawn from the chart's values.yaml by make update-golden. An unknown value is an error.\n\n"+valuesTable(t, chart))
+	const head = "# Chart values\n\nDrawn from the chart's values.yaml by make update-golden. An unknown value is an error.\n\n"
+	for page, chart := range map[string]string{"docs/reference/chart-values.md": nodeChart, "fleet/docs/chart-values.md": fleetChart} {
+		golden(t, "../../"+page, head+valuesTable(t, chart))
 	}
 }

@@ -21,7 +21,7 @@ var (
 // The comment of each timing test names the tests that show without a measurement what it measures: "State:" those of the states, "Bound:"
 // those of the promised time on a virtual clock, or "none, …" and why. They are of its own folder unless one follows in brackets, and run
 // without build tags.
-func TestTimingTestsNameTheirProofs(t *testing.T) {
+func TestProofsOfTimingTests(t *testing.T) {
 	found := 0
 	for _, name := range files(t, "_timing_test.go") {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ParseComments)

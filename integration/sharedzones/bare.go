@@ -13,7 +13,7 @@ import (
 
 // perChange is how many times as long as bare updates a row may take that writes the same records. A bare update is the server's write
 // alone. A cluster's change is that, and as much work again at most: the cluster reads the records that it builds on, and the server
-// compares them with the prerequisites. What takes longer is ours: reads or messages too many, or pauses.
+// compares them with the prerequisites. A longer time is ours: reads or messages too many, or pauses.
 const perChange = 2
 
 // bareUpdates measures the server without the product: it writes the records that the clusters wrote into an empty zone, in as many signed

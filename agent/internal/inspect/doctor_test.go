@@ -149,7 +149,8 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"transparent": func(f *facts) {
 			f.want.Arrangement, f.want.Redirects, f.leases, f.present = plan.Transparent, nil, nil, false
-			f.agent.KernelHits = &offload.State{Pods: 3, Lent: 40, Served: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.2.2:53")}}
+			f.agent.KernelHits = &offload.State{Pods: 3, Lent: 40,
+				Served: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.2.2:53")}}
 		},
 		"transparent-off": func(f *facts) { f.want.Arrangement, f.kernelHitsOff, f.present = plan.Transparent, true, false },
 		"transparent-fails": func(f *facts) {

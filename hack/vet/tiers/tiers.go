@@ -160,8 +160,15 @@ func (p *pass) collect(file *ast.File, tests bool) {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
 			if o := p.TypesInfo.Defs[d.Name]; o != nil && d.Body != nil {
-				p.own[o] = &node{test: tests && isTest(d), main: tests && d.Name.Name == "TestMain", helper: p.helpers(tests),
+				n := &node{test: tests && isTest(d), main: tests && d.Name.Name == "TestMain", helper: p.helpers(tests),
 					pos: d.Name.Pos(), refs: p.refs(d.Body)}
+				if n.main { // the test binary may be one of the programs: what that calls is no test's
+					n.refs = slices.DeleteFunc(n.refs, func(r ref) bool {
+						f, ok := r.to.(*types.Func)
+						return !ok || clock[f.FullName()] == (reaches{})
+					})
+				}
+				p.own[o] = n
 			}
 		case *ast.GenDecl:
 			for _, s := range d.Specs {

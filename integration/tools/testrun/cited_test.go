@@ -12,7 +12,8 @@ func TestCited(t *testing.T) {
 	root := t.TempDir()
 	t.Chdir(root)
 	for name, text := range map[string]string{
-		"page.md": "`a.TestRan`, `a.TestSkipped`, `a.TestNever`, `a.TestTimingA`, `b.TestB`", "one.md": "`a.TestRan`", "two.md": "`a.TestSkipped`",
+		"page.md": "`a.TestRan`, `a.TestSkipped`, `a.TestNever`, `a.TestTimingA`, `b.TestB`",
+		"one.md":  "`a.TestRan`", "two.md": "`a.TestSkipped`",
 		"a/a_test.go": "package a\nimport \"testing\"\nfunc TestRan(t *testing.T) {}\n" +
 			"func TestSkipped(t *testing.T) {}\nfunc TestNever(t *testing.T) {}\n",
 		"a/timed_test.go": "//go:build timing\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",

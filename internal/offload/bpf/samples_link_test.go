@@ -130,7 +130,8 @@ func TestSamples(t *testing.T) {
 			s.want("the second", "kernel")
 			begun = s.wantSample("a sample", sampleDue, sampleGood, true)
 			testutil.Eventually(t, func() error {
-				return testutil.ErrorIf(s.link().Answered < uint64(begun), "the sample's answer did not pass the link") //nolint:gosec // the kernel's clock
+				late := s.link().Answered < uint64(begun) //nolint:gosec // the kernel's clock
+				return testutil.ErrorIf(late, "the sample's answer did not pass the link")
 			})
 			s.age(-far, -far, true)
 			s.unanswered(false)

@@ -278,7 +278,8 @@ func (r *sampleRig) answer(id uint16, rcode int, v6 bool) {
 		if hidden {
 			clear(want[:6])
 		}
-		return testutil.ErrorIf(out.action != unspec || !bytes.Equal(out.frame, want), "action %d and %x, want %x (hidden %t)", int32(out.action), out.frame, want, hidden)
+		return testutil.ErrorIf(out.action != unspec || !bytes.Equal(out.frame, want),
+			"action %d and %x, want %x (hidden %t)", int32(out.action), out.frame, want, hidden)
 	})
 }
 
