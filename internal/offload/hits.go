@@ -1,14 +1,14 @@
 // Package offload is the API of kernel hits: cache hits that the kernel program answers at the links of pods. It opens the program, lets it
 // serve entries of the cache, keeps it at the links of the wanted pods, and closes it.
 //
-// It guarantees that the program is tested before it is attached, and that no entry is in the kernel while kernel hits are off or paused.
+// It guarantees that the program is tested before it is attached, and that this agent offloads no entry while kernel hits are off or paused.
+// Entries that cannot be revoked expire within entries.MaxTime.
 //
 // On failure: kernel hits are off until a later retry succeeds. Meanwhile the agent answers the hits, or kube-dns with arrangement:
 // transparent.
 package offload
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +19,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
@@ -72,12 +73,12 @@ type Mode struct {
 	Name     string // the value of kernelHits.mode
 	Off      bool
 	Optional bool // if kernel hits are impossible, the node is still healthy
-	Config   any  // identifies the configuration, because after a failure another configuration is tried at once
+	Config   any  // a pointer that identifies the configuration, because after a failure another configuration is tried at once
 }
 
 // Hits opens, checks and closes kernel hits as the configuration wants. One goroutine calls Run. Other goroutines may call the other
-// exported methods at any time. The exported methods, reconcile and listen lock mu. Callers of other methods that use the fields
-// below mu hold it.
+// exported methods at any time. The exported methods and reconcile lock mu. Callers of other methods that use the fields below mu
+// hold it.
 type Hits struct {
 	Options
 	Entries  *Entries
@@ -91,8 +92,9 @@ type Hits struct {
 	again      time.Time // after a failure: no new try before this time, unless the configuration changes
 	paused     bool      // a handover is under way or done
 	seen       input
-	broken     error  // why mirrored queries cannot be read, so that the level is opened again; nil once it is
 	stopMirror func() // stops reading mirrored queries; does nothing if none are read
+
+	broken atomic.Pointer[error] // why mirrored queries cannot be read, so that the level is opened again; nil once it is
 }
 
 // input has what the last check of the pods' links was based on. If nothing but the time has changed, no check is made until checkEvery
@@ -152,7 +154,11 @@ func (h *Hits) reconcile(pods func() []Pod) {
 		}
 		return
 	}
-	if err := cmp.Or(h.broken, h.Entries.State().Fault); h.level != nil && err != nil {
+	err := h.Entries.State().Fault
+	if broken := h.broken.Load(); broken != nil {
+		err = *broken
+	}
+	if h.level != nil && err != nil {
 		h.fail(err)
 	}
 	if h.level == nil {
@@ -195,10 +201,11 @@ func (h *Hits) open() error {
 	if err := h.Entries.Begin(table{level}); err != nil {
 		return err
 	}
+	h.broken.Store(nil)
 	if h.mirror != nil {
 		h.stopMirror = h.listen(level)
 	}
-	h.fault, h.broken = "", nil
+	h.fault = ""
 	h.Log.Info("kernel program for hits loaded and tested; it is attached to pods' links next", "mode", h.Mode().Name)
 	return nil
 }
@@ -311,11 +318,7 @@ func (h *Hits) listen(level *bpf.Level) (end func()) {
 	done.Go(func() {
 		err := level.Copied(ctx, func(ifindex int, message []byte) { h.mirror.Hear(ifindex, message, time.Now()) })
 		if err != nil {
-			go func() { // in another goroutine, because the goroutine that holds mu may be waiting for this one to end
-				h.mu.Lock()
-				defer h.mu.Unlock()
-				h.broken = err
-			}()
+			h.broken.Store(&err) // without mu: the goroutine that holds it may be waiting for this one to end
 		}
 	})
 	return func() {

@@ -1,10 +1,8 @@
 package offload
 
 import (
-	"cmp"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/neardns/neardns/internal/offload/bpf"
@@ -108,7 +106,7 @@ func (h *Hits) hits() []telemetry.KernelSeries {
 		return nil
 	}
 	var out []telemetry.KernelSeries
-	for i, s := range series() {
+	for i, s := range series {
 		s.Hits = counts[i]
 		out = append(out, s)
 	}
@@ -126,24 +124,25 @@ func (t table) Put(l entries.Item) error {
 	return t.Level.Put(&bpf.Answer{Item: l, Series: seriesOf(l)})
 }
 
-// series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes.
-func series() []telemetry.KernelSeries {
-	var out []telemetry.KernelSeries
-	for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
-		for _, kind := range []string{"A", "AAAA", "other"} { // the same names as in CoreDNS's metrics
-			out = append(out, telemetry.KernelSeries{Type: kind, Rcode: rcode})
-		}
-	}
-	return out
+// series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes, which
+// are also those of pinned maps. The types have the same names as in CoreDNS's metrics.
+var series = [...]telemetry.KernelSeries{
+	{Type: "A", Rcode: "NOERROR"}, {Type: "AAAA", Rcode: "NOERROR"}, {Type: "other", Rcode: "NOERROR"},
+	{Type: "A", Rcode: "NXDOMAIN"}, {Type: "AAAA", Rcode: "NXDOMAIN"}, {Type: "other", Rcode: "NXDOMAIN"},
 }
 
-// seriesOf returns the index in series() at which hits of an offloaded entry are counted.
-func seriesOf(l entries.Item) uint16 {
-	b, rcode := l.Key.Bytes(), "NOERROR"
-	types := map[uint16]string{1: "A", 28: "AAAA"}                        // RFC 1035, section 3.2.2, and RFC 3596, section 2.1
-	kind := cmp.Or(types[binary.BigEndian.Uint16(b[len(b)-5:])], "other") // the record type is followed by the class and one byte of flags
-	if l.Entry.Rcode() != 0 {
-		rcode = "NXDOMAIN"
+// seriesOf returns the index in series at which hits of an offloaded entry are counted.
+func seriesOf(l entries.Item) (index uint16) {
+	b := l.Key.Bytes()
+	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // the record type is followed by the class and one byte of flags
+	case 1: // RFC 1035, section 3.2.2
+	case 28: // RFC 3596, section 2.1
+		index = 1
+	default:
+		index = 2
 	}
-	return uint16(slices.Index(series(), telemetry.KernelSeries{Type: kind, Rcode: rcode})) //nolint:gosec // it is one of six
+	if l.Entry.Rcode() != 0 {
+		index += 3
+	}
+	return index
 }

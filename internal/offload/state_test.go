@@ -30,6 +30,6 @@ func TestSeries(t *testing.T) {
 		message := append([]byte{0, 0, 0x80, 0x80 | c.rcode, 0, 1, 0, 0, 0, 0, 0, 0}, question...)
 		entry, err := answers.NewEntry(key, answers.Denial, message, 30)
 		testutil.Must(t, err)
-		testutil.Equal(t, c.want.Type+" "+c.want.Rcode, c.want, series()[seriesOf(entries.Item{Key: key, Entry: entry})])
+		testutil.Equal(t, c.want.Type+" "+c.want.Rcode, c.want, series[seriesOf(entries.Item{Key: key, Entry: entry})])
 	}
 }

@@ -65,7 +65,7 @@ type giver struct {
 	waits waits
 
 	mu    sync.Mutex // held while a successor is served
-	given bool       // a successor has taken over; guarded by mu, except in Give, which reads it after all calls of serve have ended
+	given bool       // a successor has taken over; guarded by mu, except in run, which reads it after all calls of serve have ended
 }
 
 // serve answers one successor, and reports whether it has taken over.
