@@ -347,3 +347,14 @@ func (h *Hits) Pause() (resume func()) {
 		}
 	}
 }
+
+// table implements entries.Kernel with the BPF maps.
+type table struct{ *bpf.Level }
+
+// Now implements entries.Kernel.
+func (table) Now() time.Duration { return bpf.Now() }
+
+// Put implements entries.Kernel.
+func (t table) Put(l entries.Item) error {
+	return t.Level.Put(&bpf.Answer{Item: l, Series: seriesOf(l)})
+}

@@ -3,9 +3,7 @@ package offload
 import (
 	"encoding/binary"
 	"net/netip"
-	"time"
 
-	"github.com/neardns/neardns/internal/offload/bpf"
 	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/internal/telemetry"
 )
@@ -111,17 +109,6 @@ func (h *Hits) hits() []telemetry.KernelSeries {
 		out = append(out, s)
 	}
 	return out
-}
-
-// table implements entries.Kernel with the BPF maps.
-type table struct{ *bpf.Level }
-
-// Now implements entries.Kernel.
-func (table) Now() time.Duration { return bpf.Now() }
-
-// Put implements entries.Kernel.
-func (t table) Put(l entries.Item) error {
-	return t.Level.Put(&bpf.Answer{Item: l, Series: seriesOf(l)})
 }
 
 // series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes, which

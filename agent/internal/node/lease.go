@@ -160,6 +160,33 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (answere
 	return r.Failure == prober.None
 }
 
+// grant renews a target's lease. If the results of the agent's own queries forbid that, it returns the reason in refused.
+func (n *Node) grant(t target) (refused string, err error) {
+	n.leaseLock.Lock() // so that no lease is renewed right after conclude has withdrawn it
+	defer n.leaseLock.Unlock()
+	n.mu.Lock()
+	why := n.withheld(t)
+	n.mu.Unlock()
+	if why != "" {
+		return why, nil
+	}
+	if err := n.Lease.Renew(t.Address, t.Protocol); err != nil {
+		return "", err
+	}
+	n.noteRenewed(t)
+	return "", nil
+}
+
+// noteRefused records why a target has no lease although its probe was answered. It logs nothing, because conclude logs when no upstream
+// answers.
+func (n *Node) noteRefused(t target, why string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.targets[t]; l != nil && !l.held {
+		l.reason = why
+	}
+}
+
 // verdictOf adds a probe's result to the target's history, and returns what to do with its lease.
 func (n *Node) verdictOf(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
