@@ -82,9 +82,9 @@ func (b *bench) fill(s *stand) (pods []string) {
 }
 
 // ofHits sends queries until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next
-// one has those that it brought. No run is lost in this: measured fails if most queries have no answer.
+// one has those that it brought.
 func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
-	for range 3 {
+	for range tries {
 		r = s.measured(l)
 		if hits = 1 - min(1, float64(r.misses)/float64(r.Asked)); hits >= growthHits {
 			break

@@ -70,6 +70,9 @@ func (b *bench) query(stands []*stand) {
 	b.drawn()
 	for _, s := range stands {
 		b.Questions = append(b.Questions, questions{s.name, s.answered, s.lost, s.wrong})
+		if s.again > 0 {
+			b.remark("%d runs of %s were made again, because most of their queries had no answer.", s.again, s.name)
+		}
 		if s.wrong > 0 {
 			b.remark("%s gave %d wrong answers. The first: %s.", s.name, s.wrong, s.firstWrong)
 		}

@@ -45,6 +45,7 @@ type stand struct {
 	misses  atomic.Int64       // queries of the bench's that came to the upstream
 
 	answered, lost, wrong int
+	again                 int // runs made again
 	firstWrong            string
 }
 
