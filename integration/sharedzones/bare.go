@@ -62,14 +62,14 @@ func (s *stand) bareUpdates(messages int) (time.Duration, error) {
 // deal makes n updates that add a zone's records without the server's own, as many records in each. The records of a set go into
 // different updates, as they do where clusters share hosts.
 func deal(origin string, zone []dns.RR, n int) []*dns.Msg {
-	updates := make([]*dns.Msg, n)
+	updates := make([]*dns.Msg, max(n, 1)) // 0: no cluster could write
 	for i := range updates {
 		updates[i] = new(dns.Msg).SetUpdate(origin)
 	}
 	i := 0
 	for _, rr := range zone {
 		if !serversOwn(origin, rr) {
-			updates[i%n].Insert([]dns.RR{dns.Copy(rr)})
+			updates[i%len(updates)].Insert([]dns.RR{dns.Copy(rr)})
 			i++
 		}
 	}

@@ -62,8 +62,7 @@ func TestAdopt(t *testing.T) {
 			}
 
 			// A successor finds them adopted already; a killed agent leaves them as any other.
-			n.agent.Kill()
-			<-n.agent.Exited()
+			n.kill()
 			n.wantFallback(running[3].client(), "killed", cluster...)
 			n.startAgent()
 			n.wantSteered(running[3].client(), "again", n.all()...)

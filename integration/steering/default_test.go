@@ -48,7 +48,7 @@ func TestDefaultInstall(t *testing.T) {
 			n.agent.Cont()
 			n.wantServed("agent goes on", pods...)
 			n.awaitReady()
-			n.agent.Kill()
+			n.kill()
 			for _, p := range pods {
 				n.wantFallback(p.client(), "agent killed", n.all()...)
 			}

@@ -85,7 +85,7 @@ func TestInterceptNode(t *testing.T) {
 			cached("up")
 			n.wantUntracked(old, cluster...)
 
-			n.agent.Kill()
+			n.kill()
 			direct("killed")
 			n.awaitFallback(host, "killed, host process", cluster...)
 

@@ -69,7 +69,7 @@ func TestBackendChanges(t *testing.T) {
 				t.Errorf("%s: status says %+v", backend, s)
 			}
 			n.wantHealthy()
-			n.agent.Kill()
+			n.kill()
 			n.wantFallback(c, backend+" killed", n.all()...)
 		}
 		n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
@@ -152,7 +152,7 @@ func TestIPTablesRepair(t *testing.T) {
 				})
 			}
 			n.wantSteered(c, "repaired", n.all()...)
-			n.agent.Kill()
+			n.kill()
 			n.wantFallback(c, "killed after the repairs", n.all()...)
 			if s := n.status(); s.Counters["delivered_udp"].Packets == 0 || s.Counters["fallback_udp"].Packets == 0 {
 				t.Errorf("counters %v", s.Counters)

@@ -92,7 +92,7 @@ func walk(t *testing.T, s setup) {
 		n.wantUntracked(p, n.all()...)
 	}
 
-	n.agent.Kill()
+	n.kill()
 	n.wantFallback(c, "agent killed", n.all()...)
 	n.wantNoProber("agent killed")
 

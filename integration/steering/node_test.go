@@ -228,6 +228,17 @@ func (n *node) startWatch() {
 	})
 }
 
+// kill ends the agent by SIGKILL, and waits until its sockets are closed: a program that it was starting has copies of them until it is
+// executed, and takes a query that arrives meanwhile.
+func (n *node) kill() {
+	n.t.Helper()
+	n.agent.Kill()
+	testutil.Eventually(n.t, func() error {
+		out := n.Host.Run("ss", "-Hlntu", "sport", "=", ":53")
+		return testutil.ErrorIf(out != "", "sockets of a killed agent: %s", out)
+	})
+}
+
 func (n *node) awaitReady() {
 	n.t.Helper()
 	// Under emulation a start by iptables alone takes three quarters of a minute where other work is next to it.

@@ -1,8 +1,8 @@
 // Package offload is the API of kernel hits: cache hits that the kernel program answers at the links of pods. It opens the program, lets it
 // serve entries of the cache, keeps it at the links of the wanted pods, and closes it.
 //
-// It guarantees that the program is tested before it is attached, and that this agent offloads no entry while kernel hits are off or paused.
-// Entries that cannot be revoked expire within entries.MaxTime.
+// It guarantees that the program is tested before it is attached, and that this agent offloads no entry while kernel hits are off or
+// paused. Entries that cannot be revoked expire within entries.MaxTime.
 //
 // On failure: kernel hits are off until a later retry succeeds. Meanwhile the agent answers the hits, or kube-dns with arrangement:
 // transparent.

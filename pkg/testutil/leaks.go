@@ -1,7 +1,6 @@
 package testutil
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -11,16 +10,16 @@ import (
 )
 
 // NoLeaks is the TestMain of a package whose tests leave no goroutine behind. On a busy machine, an ended test's goroutines may take long
-// to end, so the only limit is the package's own (go test -timeout). It does not return.
+// to end, so it waits for them for Patience. It does not return.
 func NoLeaks(m *testing.M, but ...goleak.Option) {
-	begun := time.Now()
 	code := m.Run()
+	begun := time.Now()
 	for code == 0 {
 		err := goleak.Find(but...) // it tries for half a second
 		if err == nil {
 			break
 		}
-		if limit := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); limit > 0 && time.Since(begun) > limit {
+		if time.Since(begun) > Patience() {
 			fmt.Fprintln(os.Stderr, "after all tests:", err)
 			code = 1
 		}

@@ -216,7 +216,7 @@ func TestRemoval(t *testing.T) {
 	back.stop()
 	all[0].stop()
 	beats := map[zone.Beat]bool{}
-	testutil.Eventually(t, func() error { // twice as many of those that live as a dead cluster's removal waits for
+	testutil.Within(t, 5*testutil.Patience(), func() error { // twice as many of those that live as a dead cluster's removal waits for
 		if state := all[1].Zone().State; state != nil {
 			beats[state.Beats[all[1].id]] = true
 		}

@@ -92,7 +92,7 @@ func TestWalk(t *testing.T) {
 				if r.IntN(2) == 0 {
 					w.change(fakes[r.IntN(len(fakes))], r)
 				}
-				time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
+				time.Sleep(time.Duration(r.IntN(2000))*time.Millisecond + 3*time.Microsecond) // never with a health check
 				q, m, err, took := b.walkOnce(w.begin(fmt.Sprintf("n%d-%d.example.", round, i)), r.IntN(3) == 0)
 				w.check(t, q, m, err, took)
 				most = max(most, q.next)
