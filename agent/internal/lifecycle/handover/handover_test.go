@@ -128,7 +128,7 @@ func TestCacheOfAnEarlierBuild(t *testing.T) {
 		for _, piece := range []string{"cabc", "c", "cdef"} {
 			_, _ = theirs.Write([]byte(piece))
 		}
-		_ = theirs.send(kindCacheEnd, nil, anHour)
+		_ = theirs.send(kindCacheEnd, nil, ages)
 	}()
 	testutil.Must(t, (&taker{conn: ours, waits: unhurried}).passCache())
 }
@@ -156,7 +156,7 @@ func TestSuccessorDies(t *testing.T) {
 			r := newRig(t)
 			c := r.dial(t)
 			for i, m := range tc.send {
-				testutil.Must(t, c.send(m.kind, m.body, anHour))
+				testutil.Must(t, c.send(m.kind, m.body, ages))
 				if i == 0 {
 					c.passOffer(t)
 				}
@@ -213,10 +213,10 @@ func TestOtherVersion(t *testing.T) {
 		_, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`))
 		testutil.Must(t, err)
 		var m refusal
-		if _, err := c.receive(anHour, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
+		if _, err := c.receive(ages, kindRefusal, &m); err != nil || m.Later != tc.room || !strings.Contains(m.Reason, tc.want) {
 			t.Errorf("%+v, %v", m, err)
 		}
-		if _, err := c.receive(anHour, kindTaken, nil); !errors.Is(err, errEnded) { // now it has acted
+		if _, err := c.receive(ages, kindTaken, nil); !errors.Is(err, errEnded) { // now it has acted
 			t.Errorf("want the end, got %v", err)
 		}
 		if calls := r.holder.log(); slices.Contains(calls, "step-down x") != tc.room {
@@ -263,7 +263,7 @@ func TestOneOwner(t *testing.T) {
 		wait  time.Duration
 		taken bool
 	}{
-		{"taken in time", false, anHour, true},
+		{"taken in time", false, ages, true},
 		{"taken in time, read late", false, ended, true},
 		{"taken late", true, ended, false},
 	} {
@@ -289,14 +289,14 @@ func TestOneOwner(t *testing.T) {
 			c, err := newConn(raw)
 			testutil.Must(t, err)
 			defer c.Close()
-			_, err = c.receive(anHour, kindHello, new(hello))
+			_, err = c.receive(ages, kindHello, new(hello))
 			testutil.Must(t, err)
 			sockets := []Socket{{Protocol: "udp", Address: at}}
-			testutil.Must(t, c.send(kindOffer, offer{Claim: older, Sockets: sockets}, anHour, file))
-			testutil.Must(t, c.send(kindCacheEnd, nil, anHour))
-			_, err = c.receive(anHour, kindServing, new(serving))
+			testutil.Must(t, c.send(kindOffer, offer{Claim: older, Sockets: sockets}, ages, file))
+			testutil.Must(t, c.send(kindCacheEnd, nil, ages))
+			_, err = c.receive(ages, kindServing, new(serving))
 			testutil.Must(t, err)
-			yours := func() error { return c.send(kindYours, nil, anHour, file) }
+			yours := func() error { return c.send(kindYours, nil, ages, file) }
 			if !tc.late {
 				testutil.Must(t, yours())
 				err = <-result
@@ -310,7 +310,7 @@ func TestOneOwner(t *testing.T) {
 			if given != tc.taken || (err == nil) != tc.taken || slices.Contains(s.log(), "abandon") == tc.taken {
 				t.Errorf("given: %t; taken: %v, %v; want %t", given, err, s.log(), tc.taken)
 			}
-			c.awaitClose(t.Context(), anHour) // the successor has ended
+			c.awaitClose(t.Context(), ages) // the successor has ended
 		})
 	}
 }

@@ -27,9 +27,9 @@ var (
 )
 
 // unhurried are limits that no test reaches: what comes, comes on any machine.
-var unhurried = waits{anHour, anHour, anHour, anHour, anHour, anHour, anHour}
+var unhurried = waits{ages, ages, ages, ages, ages, ages, ages}
 
-const anHour = time.Hour
+const ages = time.Hour
 
 func unhurriedTaker(s Successor) *taker {
 	return &taker{log: slog.New(slog.DiscardHandler), successor: s, waits: unhurried}
@@ -178,10 +178,10 @@ func (r *rig) dial(t *testing.T) *conn {
 
 func (c *conn) passOffer(t *testing.T) {
 	t.Helper()
-	files, err := c.receive(anHour, kindOffer, new(offer))
+	files, err := c.receive(ages, kindOffer, new(offer))
 	closeFiles(files)
 	for err == nil {
-		_, err = c.receive(anHour, kindCache, new([]byte))
+		_, err = c.receive(ages, kindCache, new([]byte))
 	}
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
