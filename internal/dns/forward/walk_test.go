@@ -93,7 +93,7 @@ func TestWalk(t *testing.T) {
 					w.change(fakes[r.IntN(len(fakes))], r)
 				}
 				time.Sleep(time.Duration(r.IntN(2000))*time.Millisecond + 3*time.Microsecond) // never with a health check
-				q, m, err, took := b.walkOnce(w.begin(fmt.Sprintf("n%d-%d.example.", round, i)), r.IntN(3) == 0)
+				q, m, took, err := b.walkOnce(w.begin(fmt.Sprintf("n%d-%d.example.", round, i)), r.IntN(3) == 0)
 				w.check(t, q, m, err, took)
 				most = max(most, q.next)
 				if q.trial {
@@ -113,7 +113,7 @@ func TestWalk(t *testing.T) {
 }
 
 // walkOnce forwards a query as resolve does, and returns it in its last state.
-func (b *block) walkOnce(name string, overTCP bool) (q *hedgedQuery, m *dns.Msg, err error, took time.Duration) {
+func (b *block) walkOnce(name string, overTCP bool) (q *hedgedQuery, m *dns.Msg, took time.Duration, err error) {
 	now := time.Now()
 	q = &hedgedQuery{a: b.Block, req: new(dns.Msg).SetQuestion(name, dns.TypeTXT), began: now, end: now.Add(budget),
 		patience: now.Add(silentEnd), overTCP: overTCP}
@@ -125,7 +125,7 @@ func (b *block) walkOnce(name string, overTCP bool) (q *hedgedQuery, m *dns.Msg,
 	}
 	q.trial = q.allFailing()
 	m, err = q.run(context.Background())
-	return q, m, err, time.Since(now)
+	return q, m, time.Since(now), err
 }
 
 // check holds a query that has ended to the rules.
