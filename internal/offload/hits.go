@@ -108,7 +108,7 @@ type input struct {
 
 // New prepares kernel hits. It changes nothing in the kernel.
 func New(o Options) *Hits {
-	h := &Hits{Options: o, Entries: entries.New(o.Store, maxEntries), stopMirror: func() {},
+	h := &Hits{Options: o, Entries: entries.New(o.Store, maxEntries), keeper: &podlinks.Keeper{}, stopMirror: func() {},
 		backends: backends.Follower{Log: o.Log, Services: o.Served, Max: bpf.ServedMost}}
 	if o.Fetch != nil {
 		h.mirror = mirror.New(o.Fetch)
@@ -301,7 +301,7 @@ func (h *Hits) close() {
 		h.Log.Warn("cannot detach the kernel program from some pods; without entries it lets all queries pass", "err", err)
 	}
 	_ = h.level.Close() // only descriptors are closed; Sweep removes the pins
-	h.level, h.keeper = nil, nil
+	h.level, h.keeper = nil, &podlinks.Keeper{}
 }
 
 // revoke revokes all offloaded entries.

@@ -32,11 +32,8 @@ func (h *Hits) State() *State {
 	if mode.Off {
 		return nil
 	}
-	s := &State{Auto: mode.Optional, Fault: h.fault, Lent: h.Entries.State().Items}
-	if h.keeper != nil {
-		at := h.keeper.State()
-		s.Pods, s.Refused = at.Pods, at.Refused
-	}
+	at := h.keeper.State()
+	s := &State{Auto: mode.Optional, Fault: h.fault, Lent: h.Entries.State().Items, Pods: at.Pods, Refused: at.Refused}
 	for _, one := range h.hits() {
 		s.Answers += one.Hits
 	}
@@ -58,7 +55,7 @@ func (h *Hits) Unknown() string {
 func (h *Hits) Count() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.keeper != nil && !h.paused {
+	if !h.paused {
 		if err := h.keeper.CountNow(); err != nil {
 			h.Log.Debug("cannot read the kernel's hit counts of pods; the shown counts are older", "err", err)
 		}
@@ -74,11 +71,9 @@ func (h *Hits) Series() (_ telemetry.KernelHits, ok bool) {
 	if mode.Off {
 		return telemetry.KernelHits{}, false
 	}
-	out := telemetry.KernelHits{OK: h.level != nil, Auto: mode.Optional, Entries: h.Entries.State().Items, Series: h.hits()}
-	if h.keeper != nil {
-		at := h.keeper.State()
-		out.Pods, out.Refused = at.Pods, len(at.Refused)
-	}
+	at := h.keeper.State()
+	out := telemetry.KernelHits{OK: h.level != nil, Auto: mode.Optional, Entries: h.Entries.State().Items, Series: h.hits(),
+		Pods: at.Pods, Refused: len(at.Refused)}
 	if h.mirror != nil {
 		c := h.mirror.Counts()
 		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}

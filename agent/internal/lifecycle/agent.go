@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -87,7 +87,7 @@ type arrangement interface {
 	// set replaces the plan, at once or, if pods are steered, in the node's loop. When the new plan is served, take is called, which
 	// applies the rest of the new configuration.
 	set(next plan.Plan, take func() (changed bool))
-	bypassed() map[netip.Addr]struct{} // source addresses of clients that the switch bypasses
+	bypassed() []evidence.Bypassed // the clients that the switch bypasses
 	// run serves until ctx ends or a successor has taken over. own ends only after run has returned.
 	run(ctx, own context.Context) error
 	// close frees the resources that run left open. It is called once the agent's other goroutines have ended.
@@ -180,9 +180,15 @@ func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 type steered struct{ *node.Node }
 
 func (s steered) set(next plan.Plan, take func() bool) { s.Set(next, take) }
-func (s steered) bypassed() map[netip.Addr]struct{}    { return bypassedSources(s.Evidence) }
 func (s steered) run(ctx, _ context.Context) error     { return s.Run(ctx) }
 func (steered) close() error                           { return nil } // Node.Run itself stops the server and the prober
+
+func (s steered) bypassed() []evidence.Bypassed {
+	if s.Evidence == nil {
+		return nil // this back end records no evidence, so it bypasses no single client
+	}
+	return s.Evidence.Bypassed()
+}
 
 // adoption returns the parameters for adopting running pods. Its Wanted reads the configuration in effect.
 func (a *agent) adoption() pods.Adoption {

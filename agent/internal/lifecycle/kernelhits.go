@@ -3,9 +3,10 @@ package lifecycle
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -51,31 +52,17 @@ func (a *agent) hitsExcluded() error {
 }
 
 // podsInKernel lists the pods for which kernel hits are enabled. Why is set for a pod that cannot have them.
-func podsInKernel(pods []podfile.File, conf *config.Node, bypassed map[netip.Addr]struct{}) []offload.Pod {
+func podsInKernel(pods []podfile.File, conf *config.Node, bypassed []evidence.Bypassed) []offload.Pod {
 	var out []offload.Pod
 	for _, f := range pods {
 		want, why := podindex.InKernel(f, conf)
 		if !want {
 			continue
 		}
-		for _, a := range f.Addresses {
-			if _, ok := bypassed[a]; ok && why == "" {
-				why = "it is bypassed, kube-dns answers it: a network policy or firewall drops its queries to the agent"
-			}
+		if why == "" && slices.ContainsFunc(bypassed, func(b evidence.Bypassed) bool { return slices.Contains(f.Addresses, b.Source) }) {
+			why = "it is bypassed, kube-dns answers it: a network policy or firewall drops its queries to the agent"
 		}
 		out = append(out, offload.Pod{File: f, Why: why})
-	}
-	return out
-}
-
-// bypassedSources returns the source addresses of clients that the switch bypasses.
-func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
-	out := map[netip.Addr]struct{}{}
-	if e == nil {
-		return out // this back end records no evidence, so it bypasses no single client
-	}
-	for _, b := range e.Bypassed() {
-		out[b.Source] = struct{}{}
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/evidence"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/internal/dns/forward"
@@ -68,7 +69,7 @@ func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *ow
 	}
 }
 
-func (*transparent) bypassed() map[netip.Addr]struct{} { return nil }
+func (*transparent) bypassed() []evidence.Bypassed { return nil }
 
 // run returns when ctx ends or a successor has taken over. Hits.Run, which runs concurrently, serves the pods.
 func (t *transparent) run(ctx, own context.Context) error {

@@ -131,17 +131,12 @@ func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 
 // resolve returns an answer to a client's query from one of the servers.
 func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.Msg, error) {
-	r := hedgedQuery{a: a, req: stripOptions(req), began: time.Now()}
-	r.end, r.patience = r.began.Add(budget), r.began.Add(silentEnd)
-	if d, ok := ctx.Deadline(); ok && d.Before(r.end) {
-		r.end = d
-	}
-	_, r.overTCP = client.(*net.TCPAddr)
-	r.plan(r.overTCP || a.stream)
+	_, overTCP := client.(*net.TCPAddr)
+	r := a.plan(ctx, req, overTCP)
 	if r.count == 0 {
 		return nil, errLoop
 	}
-	if r.trial = r.allFailing(); r.trial {
+	if r.trial {
 		src := fairshare.Client(client)
 		if !a.trials.enter(src) {
 			a.servers.shed.Add(1)
@@ -150,6 +145,18 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 		defer a.trials.leave(src)
 	}
 	return r.run(ctx)
+}
+
+// plan returns a client's query with its planned tries; none if all servers lead back to this node.
+func (a *Block) plan(ctx context.Context, req *dns.Msg, overTCP bool) *hedgedQuery {
+	r := &hedgedQuery{a: a, req: stripOptions(req), began: time.Now(), overTCP: overTCP}
+	r.end, r.patience = r.began.Add(budget), r.began.Add(silentEnd)
+	if d, ok := ctx.Deadline(); ok && d.Before(r.end) {
+		r.end = d
+	}
+	r.plan(overTCP || a.stream)
+	r.trial = r.allFailing()
+	return r
 }
 
 // maxUDPSize is the maximum size of an answer over UDP in bytes, and so of the buffer that each waiting query has. Longer answers come over
