@@ -37,8 +37,7 @@ var (
 // for this one process. It tries once, so that nothing is smoothed over by a second try.
 func (s *show) dig(p *pod, name string, options ...string) seen {
 	before, heard := s.delivered(), len(s.heard(s.kubeDNS, name))
-	args := append([]string{"dig", "+noall", "+answer", "+stats", "+tries=1", fmt.Sprintf("+time=%d", int(testutil.Attempt/time.Second))},
-		append(options, name)...)
+	args := slices.Concat([]string{"dig", "+noall", "+answer", "+stats"}, testutil.DigOnce, options, []string{name})
 	s.tell("%s$ dig %s", p.name, strings.Join(append(options, name), " "))
 	script := `mount --bind "$0" /etc/resolv.conf && exec "$@"`
 	cmd := exec.CommandContext(s.ctx, "nsenter", append([]string{"--net=" + p.Path(), "unshare", "--mount", "sh", "-c", script, p.resolvConf}, args...)...)

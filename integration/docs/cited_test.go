@@ -31,23 +31,35 @@ func testCommands(t *testing.T) (out []testCommand) {
 		}
 	}
 	for line := range strings.Lines(runIn(t, root, "make", args...)) {
-		first, _, _ := strings.Cut(line, " | ")
+		first, counted, piped := strings.Cut(line, " | ")
 		m := runsTests.FindStringSubmatch(first)
 		if m == nil || !strings.Contains(line, " -cited ") {
 			continue
 		}
-		c := testCommand{flags: map[string]string{}}
-		words := append(strings.Fields(strings.ReplaceAll(strings.TrimRight(m[2], ") \n"), "'", "")), "")
-		for i, word := range words {
-			if strings.HasPrefix(word, "-") {
-				c.flags[word] = words[i+1]
-			} else if p := strings.TrimPrefix(word, "github.com/neardns/neardns/"); p != word || strings.HasPrefix(p, ".") {
+		words, flags := flagsOf(m[2])
+		c := testCommand{flags: flags}
+		if _, also := flagsOf(counted); piped && (also["-tags"] != flags["-tags"] || also["-run"] != flags["-run"]) {
+			t.Errorf("testrun holds other tests to the requirements than go test runs: %s", line)
+		}
+		for _, word := range words {
+			if p := strings.TrimPrefix(word, "github.com/neardns/neardns/"); p != word || strings.HasPrefix(p, ".") {
 				c.packages = append(c.packages, path.Join(m[1], p))
 			}
 		}
 		out = append(out, c)
 	}
 	return out
+}
+
+// flagsOf splits a command at spaces. A flag without a value has the next word as its value.
+func flagsOf(command string) (words []string, flags map[string]string) {
+	words, flags = strings.Fields(strings.ReplaceAll(strings.TrimRight(command, ") \n"), "'", "")), map[string]string{}
+	for i, word := range words {
+		if strings.HasPrefix(word, "-") {
+			flags[word] = append(words, "")[i+1]
+		}
+	}
+	return words, flags
 }
 
 func (c testCommand) runs(test cited.Test, s cited.Source) bool {

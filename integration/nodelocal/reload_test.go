@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -103,8 +102,7 @@ func TestReload(t *testing.T) {
 
 // dig sends one query from the host and returns the answer's data, or what dig prints in its place.
 func (n *node) dig(name string) string {
-	out, _ := n.Host.TryRun("", "dig", "+short", "+tries=1",
-		fmt.Sprintf("+time=%d", int(testutil.Attempt/time.Second)), "@"+local4.String(), name)
+	out, _ := n.Host.TryRun("", append([]string{"dig", "+short", "@" + local4.String(), name}, testutil.DigOnce...)...)
 	return strings.TrimSpace(out)
 }
 

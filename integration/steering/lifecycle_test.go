@@ -31,7 +31,7 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 	n.wantSteered(p.client(), "proven", n.all()...)
 	testutil.Check(t, p.check(), "CHECK of a pod that the agent steered")
 
-	n.agent.Kill()
+	n.kill()
 	later := n.addPod(nil)
 	testutil.Must(t, later.in(podfile.Pending))
 	n.wantFallback(later.client(), "agent killed", cluster...)

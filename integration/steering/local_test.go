@@ -56,7 +56,7 @@ func TestNameserverLocal(t *testing.T) {
 			n.wantSteered(c, "agent up", at...)
 			n.prints(cli.Good, "pods", "served")
 			n.prints(cli.Good, "status", "served")
-			n.agent.Kill()
+			n.kill()
 			n.wantFallback(c, "agent killed", at...)
 			n.startAgent()
 			n.wantSteered(c, "agent up again", at...)

@@ -42,7 +42,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 						return err
 					})
 				}
-				n.agent.Kill()
+				n.kill()
 				n.wantFallback(c, "agent killed", cluster...)
 				if local {
 					n.wantFallback(client{ns: p.NetNS}, "agent killed, local addresses", targets(n.locals()...)...)

@@ -52,7 +52,7 @@ func TestQuery(t *testing.T) {
 	if strings.Contains(text, p.name) || strings.Contains(text, "query-test") || strings.Contains(text, "neardns_namespace_") {
 		t.Errorf("it names the pod, its namespace or the name:\n%s", text)
 	}
-	n.agent.Kill()
+	n.kill()
 	n.wantFallback(p.client(), "agent killed", n.all()...)
 	want(query(), "without an agent", "no agent answers", "kube-dns", "none", "kube-dns")
 	if code, _, errs := n.run("query", "--config", n.configFile(), "--pod", "default/none", "a.example"); code != 1 {

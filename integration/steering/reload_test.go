@@ -116,7 +116,7 @@ func (n *node) addRedirect(upstreams string) {
 	n.reload(upstreams+redirects(n.ClusterDNS()), true)
 	n.wantFallback(p.client(), "second redirect taken out", targets(second)...)
 	n.wantSteered(p.client(), "second redirect taken out", n.all()...)
-	n.agent.Kill()
+	n.kill()
 	n.wantFallback(p.client(), "second redirect taken out, agent killed", ats...)
 }
 

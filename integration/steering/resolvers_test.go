@@ -197,7 +197,7 @@ func resolverDig(t *testing.T, s *stubs) {
 				}
 			}
 			s.alike(t, "dig "+o, func(p *pod) string {
-				return digs(p.under("dig", slices.Concat([]string{"dig", "+nottlid", "+nostats", "+nocmd", "+tries=1", "+time=3"}, strings.Fields(o), args)...))
+				return digs(p.under("dig", slices.Concat([]string{"dig", "+nottlid", "+nostats", "+nocmd"}, testutil.DigOnce, strings.Fields(o), args)...))
 			})
 		})
 	}

@@ -206,7 +206,7 @@ func (h *Hits) open() error {
 		h.stopMirror = h.listen(level)
 	}
 	h.fault = ""
-	h.Log.Info("kernel program for hits loaded and tested; it is attached to pods' links next", "mode", h.Mode().Name)
+	h.Log.Info("kernel program for hits loaded and tested; it is attached to pods' links next", "mode", h.seen.mode.Name)
 	return nil
 }
 
@@ -240,7 +240,7 @@ func (h *Hits) served() []netip.AddrPort {
 
 // refusals returns the log level for reasons why hits are not served in the kernel: Info if kernel hits are optional, else Warn.
 func (h *Hits) refusals() slog.Level {
-	if h.Mode().Optional {
+	if h.seen.mode.Optional {
 		return slog.LevelInfo
 	}
 	return slog.LevelWarn

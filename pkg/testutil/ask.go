@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// DigOnce are the options with which dig sends one query, and waits Attempt for its answer.
+var DigOnce = []string{"+tries=1", fmt.Sprintf("+time=%d", int(Attempt/time.Second))}
+
 // AskOptions are the options of a query. The zero value is a plain query from any port, which waits Attempt for its answer.
 type AskOptions struct {
 	Timeout time.Duration  // for one query; 0: Attempt. Set it to Silence if no answer may come

@@ -2,12 +2,10 @@ package bpf
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
@@ -27,8 +25,7 @@ func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 // dig sends a query from a pod's netns.
 func dig(t *testing.T, p *testutil.Pod, at netip.Addr, args ...string) string {
 	t.Helper()
-	wait := fmt.Sprintf("+time=%d", int(testutil.Attempt/time.Second))
-	out := p.Run(append([]string{"dig", "+tries=1", wait, "+nocookie", "@" + at.String()}, args...)...)
+	out := p.Run(slices.Concat([]string{"dig", "+nocookie", "@" + at.String()}, testutil.DigOnce, args)...)
 	if strings.Contains(out, "WARNING") || strings.Contains(out, "mismatch") {
 		t.Errorf("dig: %s", out)
 	}

@@ -53,8 +53,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestWayWalk takes random rounds in and checks what must hold for the leases behind an address.
-func TestWayWalk(t *testing.T) {
+// TestPathWalk takes random rounds in and checks what must hold for the leases behind an address.
+func TestPathWalk(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a repeatable walk
 		var w Path
@@ -166,8 +166,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestWayCannotFlap lets queries fail and come back at the worst of times for an hour.
-func TestWayCannotFlap(t *testing.T) {
+// TestPathCannotFlap lets queries fail and come back at the worst of times for an hour.
+func TestPathCannotFlap(t *testing.T) {
 	now := time.Unix(1000, 0)
 	w := Serve(now)
 	losses := 0
