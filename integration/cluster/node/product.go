@@ -29,7 +29,19 @@ func (n *Node) InstallProduct(ctx context.Context, overlay string, lines ...stri
 
 // ApplyProduct applies an overlay with lines more in its NodeConfig, in place of those with the same key, and waits for nothing.
 func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string) error {
-	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("overlays/"+overlay))
+	return n.applyBuild(ctx, n.Own(), overlay, lines...)
+}
+
+// InstallBuild is InstallProduct of another build, whose images are on the node.
+func (n *Node) InstallBuild(ctx context.Context, b Build, overlay string, lines ...string) error {
+	if err := n.applyBuild(ctx, b, overlay, lines...); err != nil {
+		return err
+	}
+	return n.AwaitProduct(ctx)
+}
+
+func (n *Node) applyBuild(ctx context.Context, b Build, overlay string, lines ...string) error {
+	manifest, err := n.render(ctx, b, "overlays/"+overlay)
 	if err != nil {
 		return err
 	}
@@ -39,22 +51,10 @@ func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string
 	}
 	for _, line := range lines {
 		key, _, _ := strings.Cut(line, ":")
-		manifest = regexp.MustCompile(`(?m)^    `+regexp.QuoteMeta(key)+`:.*\n`).ReplaceAllString(manifest, "")
+		manifest = regexp.MustCompile(`(?m)^    `+regexp.QuoteMeta(key)+`:.*\n(     .*\n)*`).ReplaceAllString(manifest, "")
 		manifest = strings.Replace(manifest, last, last+"    "+line+"\n", 1)
 	}
 	return n.Apply(ctx, manifest)
-}
-
-// InstallBuild is InstallProduct of another build, whose images are on the node.
-func (n *Node) InstallBuild(ctx context.Context, b Build, overlay string) error {
-	manifest, err := n.render(ctx, b, "overlays/"+overlay)
-	if err != nil {
-		return err
-	}
-	if err := n.Apply(ctx, manifest); err != nil {
-		return err
-	}
-	return n.AwaitProduct(ctx)
 }
 
 // render is a folder of a build's manifests with the tag of its images.
