@@ -1,9 +1,9 @@
 package offload
 
 import (
-	"encoding/binary"
 	"net/netip"
 
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/offload/entries"
 	"github.com/neardns/neardns/internal/telemetry"
 )
@@ -98,12 +98,11 @@ func (h *Hits) hits() []telemetry.KernelSeries {
 		h.Log.Debug("cannot read the kernel program's hit counters; metrics and status lack them", "err", err)
 		return nil
 	}
-	var out []telemetry.KernelSeries
-	for i, s := range series {
-		s.Hits = counts[i]
-		out = append(out, s)
+	out := series
+	for i := range out {
+		out[i].Hits = counts[i]
 	}
-	return out
+	return out[:]
 }
 
 // series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes, which
@@ -115,12 +114,9 @@ var series = [...]telemetry.KernelSeries{
 
 // seriesOf returns the index in series at which hits of an offloaded entry are counted.
 func seriesOf(l entries.Item) (index uint16) {
-	b := l.Key.Bytes()
-	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // the record type is followed by the class and one byte of flags
-	case 1: // RFC 1035, section 3.2.2
-	case 28: // RFC 3596, section 2.1
+	if t := l.Key.Type(); t == msg.TypeAAAA {
 		index = 1
-	default:
+	} else if t != msg.TypeA {
 		index = 2
 	}
 	if l.Entry.Rcode() != 0 {

@@ -207,7 +207,7 @@ func (a *agent) adoption() pods.Adoption {
 // in hexadecimal.
 func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
 	question, err := hex.DecodeString(r.FormValue("question"))
-	if err != nil || len(question) < 5 || len(question) > 259 { // the length of a name, a type and a class (RFC 1035, section 4.1.2)
+	if err != nil || len(question) < msg.MinQuestion || len(question) > msg.MaxQuestion {
 		http.Error(w, "no question", http.StatusBadRequest)
 		return
 	}

@@ -3,7 +3,6 @@ package cache
 import (
 	"container/heap"
 	"context"
-	"encoding/binary"
 	"sync"
 	"time"
 	"weak"
@@ -186,18 +185,8 @@ func (h *ahead) check(w *watched, now answers.Instant) {
 // queryOf rebuilds the query that an entry answers; ok is false if the question section in the entry's key cannot be parsed.
 func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	k := e.Key()
-	q, do, cd := k.Section()
-	name, end, err := dns.UnpackDomainName(q, 0)
-	if err != nil || len(q)-end != 4 {
-		return nil, nil, false
-	}
-	r = new(dns.Msg).SetQuestion(name, binary.BigEndian.Uint16(q[end:]))
-	r.Question[0].Qclass, r.CheckingDisabled = binary.BigEndian.Uint16(q[end+2:]), cd
-	if do {
-		r.SetEdns0(ednsSize, true)
-	}
-	a = new(query)
-	return a, r, a.read(r)
+	a, r = new(query), new(dns.Msg)
+	return a, r, r.Unpack(k.Query(dns.Id(), ednsSize)) == nil && a.read(r)
 }
 
 // context returns the context that a client of this series would have, with the server. It lacks what plugins before the cache add for a

@@ -68,7 +68,7 @@ func (c *Cache) Name() string { return "cache" }
 // query has parts of a client's query on which the reply depends.
 type query struct {
 	key      msg.Key
-	question [260]byte // in wire form, in the client's case
+	question [msg.MaxQuestion]byte // in wire form, in the client's case
 	n        int
 	do, cd   bool
 	ad       bool // the client set AD or DO, so its reply may have AD set (RFC 6840, sections 5.7 and 5.8)

@@ -53,8 +53,7 @@ func (k *kernel) Hits(each func(string, uint64)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.entry != nil {
-		q := k.entry.Key.Bytes()
-		each(string(q[:len(q)-1]), k.hits)
+		each(string(k.entry.Key.Question()), k.hits)
 		k.hits = 0
 	}
 	return nil

@@ -13,8 +13,10 @@ const (
 	MaxSize    = 1<<16 - 1 // of a message
 	MaxName    = 255
 	maxLabel   = 63
-	// maxQuestion is the maximum size in bytes of a question section with one name, type and class.
-	maxQuestion = MaxName + 4
+
+	typeClass   = 4 // in a question section, after the name
+	MinQuestion = 1 + typeClass
+	MaxQuestion = MaxName + typeClass
 )
 
 // Bits of the header's third and fourth byte (RFC 1035, section 4.1.1; RFC 4035, section 3.2).

@@ -1,12 +1,15 @@
 package msg
 
-import "hash/maphash"
+import (
+	"encoding/binary"
+	"hash/maphash"
+)
 
 // Key is the key of a cache entry: a question section in lower case, and the two bits on which its answer depends, DO (DNSSEC records
 // wanted) and CD (unchecked data wanted). It contains no pointer, so it costs no allocation unless it escapes.
 type Key struct {
 	n     int // bytes of the question section
-	bytes [maxQuestion + 1]byte
+	bytes [MaxQuestion + 1]byte
 }
 
 const (
@@ -29,7 +32,7 @@ func (k *Key) Set(question []byte, do, cd bool) {
 
 // SetFlags sets the key to a question section and the Flags of another key.
 func (k *Key) SetFlags(question []byte, flags byte) {
-	k.n = copy(k.bytes[:maxQuestion], question)
+	k.n = copy(k.bytes[:MaxQuestion], question)
 	lower(k.bytes[:k.n-4])
 	k.bytes[k.n] = flags
 }
@@ -40,10 +43,23 @@ func ValidFlags(flags byte) bool { return flags < keyFlags }
 // Bytes returns the whole key as bytes. They are a part of the key and must not be changed.
 func (k *Key) Bytes() []byte { return k.bytes[:k.n+1] }
 
-// Section returns the question section in lower case, which must not be changed, and the two bits.
-func (k *Key) Section() (q []byte, do, cd bool) {
-	flags := k.bytes[k.n]
-	return k.bytes[:k.n], flags&keyDO != 0, flags&keyCD != 0
+// Question returns the question section in lower case, as a part of the key.
+func (k *Key) Question() []byte { return k.bytes[:k.n] }
+
+// Name returns the name in the question section, as a part of the key.
+func (k *Key) Name() []byte { return k.bytes[:k.n-typeClass] }
+
+// Type returns the record type in the question section.
+func (k *Key) Type() uint16 { return binary.BigEndian.Uint16(k.bytes[k.n-typeClass:]) }
+
+// Query returns a query for the key, with RD set. If DO is set, it has an OPT record with the maximum size of a UDP answer.
+func (k *Key) Query(id, size uint16) []byte {
+	h := Header{Id: id, Bits: BitRD << 8, Qdcount: 1}
+	if k.Flags()&keyCD != 0 {
+		h.Bits |= BitCD
+	}
+	opt := OPT{Present: k.Flags()&keyDO != 0, Size: size, Flags: bitDO}
+	return opt.Append(append(h.Append(nil), k.Question()...), 0)
 }
 
 // Flags returns DO and CD in one byte. It is part of the cache snapshot's format.

@@ -57,6 +57,19 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestKeyQuery: the query for a key has that key.
+func TestKeyQuery(t *testing.T) {
+	var k Key
+	for _, bits := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
+		k.Set(packed(t, nil)[HeaderSize:], bits[0], bits[1])
+		q := new(Query)
+		if !q.Read(k.Query(7, 1232)) || q.Key != k || q.ID != 7 || !q.RD || q.OPT.Present != bits[0] || q.OPT.Size != 1232 && bits[0] {
+			t.Errorf("DO %t, CD %t: %+v", bits[0], bits[1], q)
+		}
+	}
+	testutil.Equal(t, "type", dns.TypeAAAA, k.Type())
+}
+
 // FuzzRead: whatever is plain, the DNS library reads, and reads the same; and it is one message from its first byte to its last.
 func FuzzRead(f *testing.F) {
 	for _, change := range []func(m *dns.Msg){nil, opt(1232, false), opt(4096, true), func(m *dns.Msg) { m.Question[0].Name = "." },

@@ -94,7 +94,7 @@ func (l *Level) Put(a *Answer) error {
 		return err
 	}
 	old := l.kept[at]
-	l.kept[at] = kept{section: s.section(), place: place, reported: old.reported}
+	l.kept[at] = kept{section: string(a.Key.Question()), place: place, reported: old.reported}
 	if there {
 		return nil
 	}
@@ -211,12 +211,10 @@ func (l *Level) clear(at int) error { return errors.Join(l.write(at, &objectSlot
 
 // find returns the number of the slot with the answer for a key.
 func (l *Level) find(k *msg.Key) (at int, there bool) {
-	q, do, cd := k.Section()
-	if do || cd || len(q) < 5 || len(q)-4 > maxName {
+	var s objectSlot
+	if !s.setQuestion(k) {
 		return 0, false
 	}
-	var s objectSlot
-	s.setQuestion(q)
 	at, there = l.byPlace[l.control.place(s.hash(&l.control))]
 	return at, there
 }

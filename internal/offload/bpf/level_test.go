@@ -214,7 +214,7 @@ func TestHits(t *testing.T) {
 		for range i {
 			run(t, l, frame, nil)
 		}
-		q, _, _ := a.Key.Section()
+		q := a.Key.Question()
 		want[string(q)] = uint64(i)
 	}
 	for range 2 {

@@ -3,6 +3,7 @@ package bpf
 import (
 	"encoding/binary"
 	"errors"
+	"math/bits"
 	"unsafe"
 
 	"github.com/neardns/neardns/internal/dns/msg"
@@ -37,17 +38,16 @@ const SeriesMost = 255
 
 // fill encodes an answer into a slot.
 func (s *objectSlot) fill(a *Answer) error {
-	q, do, cd := a.Key.Section()
 	message := a.Entry.Layout()
-	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series > SeriesMost {
+	if !s.setQuestion(a.Key) || len(message.TTLs) > maxTTLs || a.Series > SeriesMost {
 		return ErrUnfit
 	}
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
 		return ErrUnfit
 	}
-	m := message.Bytes
-	start := msg.HeaderSize + len(q)
-	tail := []byte(m[start:])
+	m := []byte(message.Bytes)
+	start := msg.HeaderSize + len(a.Key.Question())
+	tail := m[start:]
 	if len(tail) == 0 || len(tail) > maxTail {
 		return ErrUnfit
 	}
@@ -55,11 +55,11 @@ func (s *objectSlot) fill(a *Answer) error {
 	if s.EdnsMost == 0 {
 		s.EdnsMost = 1<<16 - 1
 	}
-	name := s.setQuestion(q)
 	s.TailSize = uint16(len(tail))
-	words(s.Data[wordsOf(name):][:wordsOf(tail)], tail)
-	s.Flags3, s.Flags4 = m[2], m[3]
-	s.An, s.Ns, s.Ar = count(m[6:]), count(m[8:]), count(m[10:])
+	words(s.Data[wordsOf(a.Key.Name()):][:wordsOf(tail)], tail)
+	h := msg.ReadHeader(m)
+	s.Flags3, s.Flags4 = byte(h.Bits>>8), byte(h.Bits)
+	s.An, s.Ns, s.Ar = bits.ReverseBytes16(h.Ancount), bits.ReverseBytes16(h.Nscount), bits.ReverseBytes16(h.Arcount) // as in m
 	s.Ttls = uint8(len(message.TTLs))
 	for i, at := range message.TTLs {
 		at -= uint16(start)
@@ -81,12 +81,15 @@ func (s *objectSlot) fill(a *Answer) error {
 	return nil
 }
 
-// setQuestion encodes a question section with its group, and returns its name.
-func (s *objectSlot) setQuestion(q []byte) (name []byte) {
-	name = q[:len(q)-4]
-	s.Group, s.TypeClass, s.NameSize = oneGroup, binary.LittleEndian.Uint32(q[len(q)-4:]), uint8(len(name))
+// setQuestion encodes a key's question section with its group. It returns false if the program cannot serve answers with this key.
+func (s *objectSlot) setQuestion(k *msg.Key) bool {
+	name := k.Name()
+	if k.Flags() != 0 || len(name) > maxName {
+		return false
+	}
+	s.Group, s.TypeClass, s.NameSize = oneGroup, binary.LittleEndian.Uint32(k.Question()[len(name):]), uint8(len(name))
 	words(s.Data[:wordsOf(name)], name)
-	return name
+	return true
 }
 
 // ttlsAt returns the index in Data where the offsets of the TTLs begin.
@@ -116,24 +119,12 @@ func (s *objectSlot) memory(small bool) []byte {
 // wordsOf is the number of 64-bit words that b takes.
 func wordsOf(b []byte) int { return (len(b) + 7) / 8 }
 
-// count reads a record count of a DNS header, and keeps the bytes in the header's order, as the program's slots have them.
-func count(m string) uint16 { return uint16(m[0]) | uint16(m[1])<<8 }
-
 // words writes bytes into words in memory order, followed by zeros.
 func words(to []uint64, b []byte) {
 	clear(to)
 	for i, c := range b {
 		to[i/8] |= uint64(c) << (i % 8 * 8)
 	}
-}
-
-// bytesOf undoes words.
-func bytesOf(from []uint64, n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(from[i/8] >> (i % 8 * 8))
-	}
-	return b
 }
 
 // hash computes the hash of a slot's question section and group as the kernel program does.
@@ -144,9 +135,4 @@ func (s *objectSlot) hash(c *objectControl) uint64 {
 		h ^= h >> 32
 	}
 	return h
-}
-
-// section is a slot's question section in lower case.
-func (s *objectSlot) section() string {
-	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Data[:], int(s.NameSize)), s.TypeClass))
 }

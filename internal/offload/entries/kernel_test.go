@@ -40,7 +40,7 @@ func (b *fakeKernel) Put(l Item) error {
 	if b.err != nil {
 		return b.err
 	}
-	b.has[string(section(l.Key))] = l
+	b.has[string(l.Key.Question())] = l
 	return nil
 }
 
@@ -58,7 +58,7 @@ func (b *fakeKernel) Remove(k *msg.Key) error {
 	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.has, string(section(k)))
+	delete(b.has, string(k.Question()))
 	return b.removeErr
 }
 
@@ -84,8 +84,8 @@ func (b *fakeKernel) Hits(each func(string, uint64)) error {
 func (b *fakeKernel) HitsOf(k *msg.Key) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.hits[string(section(k))]
-	delete(b.hits, string(section(k)))
+	n := b.hits[string(k.Question())]
+	delete(b.hits, string(k.Question()))
 	return n, b.deaf
 }
 

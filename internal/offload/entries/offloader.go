@@ -221,7 +221,7 @@ func (l *Offloader) accept(o offer) {
 			return 0, false
 		}
 		k := o.entry.Key()
-		name := string(section(&k))
+		name := string(k.Question())
 		// Mark an entry that cannot be offloaded as offloaded for a while, so that not every hit offers it again.
 		again := min(until, now+answers.Instant(pollEvery))
 		if l.items[name] == nil && len(l.items) >= l.max && !l.evictOne(now) {
@@ -256,16 +256,12 @@ func (l *Offloader) clocksAgree() bool {
 	return true
 }
 
-// section returns the question section of a key. It leaves out the key's last byte, the DO and CD flags, because offloaded entries answer
-// only queries with neither flag.
-func section(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
-
 // revoke is the function that the Offloader passes to answers.Store.OnRevoke.
 func (l *Offloader) revoke(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if one := l.items[string(section(&k))]; one != nil && one.entry == e {
+	if one := l.items[string(k.Question())]; one != nil && one.entry == e {
 		l.remove(&k)
 	}
 }
@@ -277,7 +273,7 @@ func (l *Offloader) remove(k *msg.Key) {
 	if l.kernel != nil {
 		err = l.kernel.Remove(k)
 	}
-	name := string(section(k))
+	name := string(k.Question())
 	l.items[name].entry.Decline()
 	delete(l.items, name)
 	if err != nil {
@@ -366,7 +362,7 @@ func (s *Source) CountHits(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := l.items[string(section(&k))]
+	one := l.items[string(k.Question())]
 	if one == nil || one.entry != e || l.kernel == nil {
 		return
 	}

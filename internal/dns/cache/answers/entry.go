@@ -81,8 +81,7 @@ func (e *Entry) fill(m []byte) error {
 	b.Write(head[:])
 	var k msg.Key
 	k.SetFlags(question, e.flags)
-	lower, _, _ := k.Section()
-	b.Write(lower)
+	b.Write(k.Question())
 	b.Write(m[end:])
 	for _, n := range [][]uint16{{first, count}, at} {
 		for _, t := range n {
@@ -252,7 +251,7 @@ func (e *Entry) Left(now Instant) int {
 
 // matches reports whether k is the key of the entry.
 func (e *Entry) matches(k *msg.Key) bool {
-	question, _, _ := k.Section()
+	question := k.Question()
 	end := msg.HeaderSize + len(question)
 	return e.flags == k.Flags() && len(e.blob) >= end && e.blob[msg.HeaderSize:end] == string(question)
 }

@@ -97,7 +97,7 @@ func keyOf(t *testing.T, name string) *msg.Key {
 }
 
 // nameOf returns a key's name, which must have a single label of one letter.
-func nameOf(k *msg.Key) string { return string(k.Bytes()[1:2]) + "." }
+func nameOf(k *msg.Key) string { return string(k.Name()[1:2]) + "." }
 
 // offloadMinute offloads an entry for a minute.
 func offloadMinute(sp *Space, e *Entry) (called bool) {

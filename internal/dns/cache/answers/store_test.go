@@ -34,7 +34,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("found: %t, %d s left, used %d times", found, left, e.uses.Load())
 		}
 		var other msg.Key
-		question, _, _ := k.Section()
+		question := k.Question()
 		other.Set(question, true, false)
 		if got, _ := sp.Get(&other); got != nil {
 			t.Error("found for another DO")
