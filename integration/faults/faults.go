@@ -73,12 +73,12 @@ func serverFaults() []fault {
 		},
 		{
 			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
-			state: in("integration/steering", "TestMatrix"), bound: in("agent/internal/node/lease", "TestTargetWalk"),
+			state: in("integration/steering", "TestMatrix"), bound: in("agent/internal/node/lease", "TestTargetSteps"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
 			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
-			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("agent/internal/node/lease", "TestTargetWalk"),
+			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("agent/internal/node/lease", "TestTargetSteps"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{

@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -115,44 +114,6 @@ func TestDeadServerIsStartedAgain(t *testing.T) {
 		pass(time.Second)
 		if ready, why := n.Ready(); !ready || w.count("start") != 1 {
 			t.Errorf("ready %t (%s) after %d starts", ready, why, w.count("start"))
-		}
-	})
-}
-
-func TestExplicitFailuresCountThreeOfFive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		n := begin(t, w, plainPlan())
-		pass(time.Second)
-		refuse := prober.Result{Failure: prober.Refused, Err: errors.New("no socket listens")}
-		var failed int
-		w.set(func() {
-			w.answer = func(_ netip.Addr, p steer.Protocol) prober.Result {
-				if p == steer.TCP && failed < 2 {
-					failed++
-					return refuse
-				}
-				return prober.Result{Instance: self}
-			}
-		})
-		pass(time.Second)
-		if ready, why := n.Ready(); !ready || w.count("withdraw") > 0 {
-			t.Errorf("two failures took the lease: %s", why)
-		}
-		w.set(func() {
-			w.answer = func(_ netip.Addr, p steer.Protocol) prober.Result {
-				if p == steer.TCP {
-					return refuse
-				}
-				return prober.Result{Instance: self}
-			}
-		})
-		pass(500 * time.Millisecond)
-		if w.count("withdraw 169.254.20.11/tcp") != 1 || w.count("withdraw 169.254.20.11/udp") != 0 {
-			t.Errorf("want one withdrawal, of tcp: %v", w.calls())
-		}
-		if _, why := n.Ready(); !strings.Contains(why, "over tcp: no socket listens") {
-			t.Errorf("reason: %q", why)
 		}
 	})
 }

@@ -85,24 +85,6 @@ func TestOverloadDoesNotFlap(t *testing.T) {
 	})
 }
 
-// TestHangThatEndsIsForgiven: a process that was stopped once serves again a moment after it goes on. Its silence withdraws no lease: the
-// kernel's timeout ends it.
-func TestHangThatEndsIsForgiven(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		n := begin(t, w, plainPlan())
-		pass(time.Second)
-		w.answers(prober.Result{Failure: prober.Timeout, Err: errors.New("no answer")})
-		pass(6 * time.Second)
-		if ready, _ := n.Ready(); ready || w.count("count-lost timeout") != 2 || w.count("withdraw") > 0 {
-			t.Errorf("ready %t; want udp and tcp lost, once each, and nothing withdrawn: %v", ready, w.calls())
-		}
-		w.answers(prober.Result{Instance: self})
-		pass(2 * time.Second) // the rest after a loss to silence
-		wantReady(t, n, "again")
-	})
-}
-
 // TestLostProbeIsNoLostLease: the probe after one that got lost renews in time, whatever renew and lifetime are.
 func TestLostProbeIsNoLostLease(t *testing.T) {
 	for _, rhythm := range []plan.Terms{{Renew: 250 * time.Millisecond, Lifetime: 800 * time.Millisecond},
