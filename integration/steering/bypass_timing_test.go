@@ -32,7 +32,7 @@ var (
 // the host or at their links. The server outside of the cluster, whose names the pods query too, in turn answers, takes longer for it than
 // the pods' own tables wait, or is silent.
 //
-// State: TestEgressPolicy, TestLatePolicyAtTheLink. Bound: TestCutsOfRandomLength (agent/internal/pods/podstate).
+// State: TestEgressPolicy, TestLatePolicyAtTheLink. Bound: TestModel (agent/internal/pods/podstate).
 func TestTimingRandomCuts(t *testing.T) {
 	seed := *cutsSeed
 	if seed == 0 {

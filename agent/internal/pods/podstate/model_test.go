@@ -155,33 +155,3 @@ func TestModelFinds(t *testing.T) {
 		}
 	}
 }
-
-// TestCutsOfRandomLength: after each of 100 cuts of up to ten minutes, the agent answers a pod of each class again within 15 s.
-func TestCutsOfRandomLength(t *testing.T) {
-	for _, c := range classes {
-		w, r := newWorld(c), seeds(t)
-		var longest time.Duration
-		run := func(d time.Duration) (byAgent bool) {
-			for end := w.now.Add(d); w.now.Before(end); {
-				w.now = w.now.Add(step)
-				w.agent()
-				_, byAgent = w.query()
-			}
-			return byAgent
-		}
-		for range 100 {
-			w.upstream = upstream(r.IntN(3))
-			run(time.Duration(r.Int64N(int64(time.Minute))))
-			w.path = false
-			run(time.Duration(r.Int64N(int64(Patient - Soon))))
-			w.path = true
-			from := w.now
-			for !run(step) && w.now.Sub(from) < time.Hour {
-			}
-			longest = max(longest, w.now.Sub(from))
-		}
-		if t.Logf("%s: back after %s at the latest", c.name, longest); longest > 15*time.Second {
-			t.Errorf("%s: back only after %s", c.name, longest)
-		}
-	}
-}
