@@ -17,10 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-var (
-	sampleSteps = flag.Int("sample.steps", 3000, "steps of TestSampleTraces")
-	sampleSeed  = flag.Uint64("sample.seed", 1, "seed of TestSampleTraces and TestSampleModel")
-)
+var sampleSeed = flag.Uint64("sample.seed", 1, "seed of TestSampleModel")
 
 // The times of hits.bpf.c.
 const (
@@ -315,27 +312,6 @@ func TestSampleTable(t *testing.T) {
 	}
 	if want := int(evidences) * int(sampleOuts) * 2; len(seen) != want {
 		t.Errorf("%d of the table's %d cells were met", len(seen), want)
-	}
-}
-
-// TestSampleTraces: program and model agree in each step of a random trace of queries, answers, heartbeats and time.
-func TestSampleTraces(t *testing.T) {
-	r, by := newSampleRig(t), rand.New(rand.NewPCG(*sampleSeed, 0))
-	verdicts := map[verdict]int{}
-	for range *sampleSteps {
-		r.model.now += time.Duration(by.ExpFloat64() * float64([...]time.Duration{time.Millisecond, time.Second, 5 * time.Second}[by.IntN(3)]))
-		id, v6 := uint16(1+by.IntN(4)), by.IntN(2) == 0
-		switch by.IntN(4) {
-		case 0:
-			r.model.beat = r.model.now
-		case 1:
-			r.answer(id, [...]int{dns.RcodeSuccess, dns.RcodeSuccess, dns.RcodeRefused}[by.IntN(3)], v6)
-		default:
-			verdicts[r.query(id, v6)]++
-		}
-	}
-	if len(verdicts) != 4 {
-		t.Errorf("not all verdicts were met: %v", verdicts)
 	}
 }
 
