@@ -17,33 +17,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A client over TCP never gets a truncated answer, because it would take it for the whole. A client over UDP does.
-func TestNoHeadOverTCP(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for name, addr := range map[string]string{
-			"TCP refused": newFake(t, onUDP, head).addr,
-			"TCP accepted and closed": func() string {
-				f := newFake(t, onUDP, head)
-				f.host.accept = func(*end) {}
-				return f.addr
-			}(),
-			"a head over TCP, too": newFake(t, onBoth, func(q *dns.Msg, _ bool) *dns.Msg { return head(q, false) }).addr,
-		} {
-			for _, stream := range []bool{false, true} {
-				b := serve(t, func(a *Block) { a.stream = stream }, addr)
-				for range 4 { // also once UDP is tried first because of it
-					if got, took := b.ask("tcp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || took > budget+time.Second {
-						t.Errorf("%s, TCP first %v: a client over TCP gets %q after %s", name, stream, got, took)
-					}
-					if got, took := b.ask("udp", "a.example."); got != "truncated" || took > silentEnd+time.Second {
-						t.Errorf("%s, TCP first %v: a client over UDP gets %q after %s", name, stream, got, took)
-					}
-				}
-			}
-		}
-	})
-}
-
 // After SYNs were dropped, and after a second in which TCP was refused, an answer that does not fit a datagram comes whole within a second
 // to clients over UDP and TCP.
 func TestWholeAfterAFault(t *testing.T) {

@@ -33,7 +33,7 @@ func (w *walk) begin(name string) string {
 // change makes a server behave in another way from now on.
 func (w *walk) change(f *fake, r *rand.Rand) {
 	way := []func(*dns.Msg, bool) *dns.Msg{answersAs("good"), answersAs("good"), silence, silence, code(dns.RcodeServerFailure),
-		code(dns.RcodeRefused), cutOverUDP}[r.IntN(7)]
+		code(dns.RcodeRefused), cutOverUDP, cutOverBoth}[r.IntN(8)]
 	delay := time.Duration(0)
 	if r.IntN(3) == 0 {
 		delay = time.Duration(r.IntN(6000))*time.Millisecond + 7*time.Microsecond // never at the same time as a timer
@@ -59,6 +59,9 @@ func (w *walk) change(f *fake, r *rand.Rand) {
 		return m
 	})
 	f.serve([]int{0, onUDP, onTCP, onBoth, onBoth, onBoth, onBoth, onBoth}[r.IntN(8)])
+	if r.IntN(8) == 0 {
+		f.host.set(func() { f.host.accept = func(*end) {} }) // closes each stream at once
+	}
 }
 
 // cutOverUDP answers over TCP, and over UDP with a truncated answer.
@@ -67,6 +70,8 @@ func cutOverUDP(q *dns.Msg, stream bool) *dns.Msg {
 	m.Truncated = !stream
 	return m
 }
+
+func cutOverBoth(q *dns.Msg, _ bool) *dns.Msg { return cutOverUDP(q, false) }
 
 func isGood(m *dns.Msg) bool { return m != nil && len(m.Answer) > 0 && !m.Truncated }
 
