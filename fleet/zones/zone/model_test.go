@@ -251,11 +251,12 @@ func (m *model) rest() {
 	}
 	m.settle()
 	m.published()
+	strategy := []Strategy{Simple, LoadBalanced}[m.r.IntN(2)]
 	for _, w := range m.writers { // in the end all want the same TTL and strategy
 		for h, p := range w.want {
 			if !p.Empty() {
-				p.TTL, p.Strategy = 300, LoadBalanced
-				w.want[h] = p
+				p.TTL = 300
+				w.want[h] = p.under(strategy)
 			}
 		}
 	}
@@ -263,8 +264,8 @@ func (m *model) rest() {
 	m.published()
 	m.exact()
 	for _, h := range m.read().Hosts {
-		if h.TTL != 300 || h.Strategy != LoadBalanced {
-			m.Errorf("%s is %s with the TTL %d; all want %s and 300", h.Name, h.Strategy, h.TTL, LoadBalanced)
+		if h.TTL != 300 || h.Strategy != strategy {
+			m.Errorf("%s is %s with the TTL %d; all want %s and 300", h.Name, h.Strategy, h.TTL, strategy)
 		}
 		for _, w := range m.writers {
 			if p := w.want[h.Name]; p.Target != h.Targets[w.Cluster] {

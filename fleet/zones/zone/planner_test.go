@@ -178,6 +178,7 @@ func TestPlanConflicts(t *testing.T) {
 	}{
 		"another strategy":             {with(t, other), Memory{}, wwwB, ConflictingStrategy, ""},
 		"another strategy, mine alone": {with(t, mine), Memory{}, wwwB, "", ""},
+		"another strategy, both there": {with(t, other, mine), Memory{}, wwwB, "", ConflictingStrategy},
 		"another TTL":                  {with(t, other), Memory{}, edit(www, func(p *Publication) { p.TTL = 61 }), "", ConflictingTTL},
 		"another TTL, as all others want": {with(t, claimOf("cluster2", edit(www, func(p *Publication) { p.TTL = 61 })), mine), Memory{},
 			edit(www, func(p *Publication) { p.TTL = 61 }), "", ""},
