@@ -366,10 +366,3 @@ func TestTimingRefused(t *testing.T) {
 		t.Errorf("%+v", counts(r))
 	}
 }
-
-// State: TestCheck, TestBounds, TestHistogram. Bound: none, it measures the generator itself.
-func TestTimingUnknownWorkload(t *testing.T) {
-	if _, err := (Load{Workload: "W0"}).Run(); err == nil {
-		t.Error("an unknown workload passes")
-	}
-}
