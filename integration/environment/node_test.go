@@ -122,6 +122,7 @@ type agentStatus struct {
 	Proven  []netip.Addr      `json:"fallbackProven"`
 	Faults  map[string]string `json:"faults"`
 	Repairs map[string]int    `json:"repairs"`
+	Repair  string            `json:"lastRepair"`
 	PID     int               `json:"pid"`
 	Cache   struct {
 		Bytes, Hits, Misses int64

@@ -95,6 +95,9 @@ func TestRuleFaults(t *testing.T) {
 	if got := n.repairs("rules"); got < 6 {
 		t.Errorf("repairs counted: %d", got)
 	}
+	if a, err := n.agentStatus(); err != nil || !strings.Contains(a.Repair, "rules") {
+		t.Errorf("status does not name the last repair: %+v, %v", a, err)
+	}
 	n.wantHealthy("at last")
 }
 

@@ -109,7 +109,7 @@ func nodeFaults() []fault {
 		},
 		{
 			name: "table-flushed", title: "nft flush ruleset", length: 4 * time.Second, limit: limit{lost: 50, tcp: 50},
-			state: in("integration/steering", "TestFlushedRules"), bound: in("agent/internal/node", "TestMissingSwitchIsMendedAtOnce"),
+			state: in("integration/environment", "TestRuleFaults"), bound: in("agent/internal/node", "TestMissingSwitchIsMendedAtOnce"),
 		},
 		{
 			name: "address-removed", title: "address removed", length: 4 * time.Second, limit: limit{lost: 50, tcp: 50},

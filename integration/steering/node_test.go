@@ -271,7 +271,6 @@ type agentStatus struct {
 	} `json:"leases"`
 	Proven []netip.Addr      `json:"fallbackProven"`
 	Faults map[string]string `json:"faults"`
-	Repair string            `json:"lastRepair"`
 
 	Bypassed []struct {
 		Pod       string     `json:"pod"`
