@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -211,14 +210,6 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// waitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
-func waitFor(t *testing.T, _ string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		runtime.Gosched()
-	}
-}
-
 // body returns what is served at a URL, or the error.
 func body(client *http.Client, url string) string {
 	r, err := client.Get(url)
@@ -242,10 +233,10 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	wg.Go(func() {
 		ServeTCP(ctx, NewLogger(out, slog.LevelInfo, false), "health", addr, Health{}.Handler())
 	})
-	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
+	testutil.WaitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
 	held.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	waitFor(t, "the endpoint", func() bool { return body(client, "http://"+addr.String()+"/healthz") == "alive\n" })
+	testutil.WaitFor(t, "the endpoint", func() bool { return body(client, "http://"+addr.String()+"/healthz") == "alive\n" })
 	cancel()
 	wg.Wait()
 	testutil.Equal(t, "warnings", 1, strings.Count(out.String(), "level=WARN"))
@@ -273,7 +264,7 @@ func TestServeSocket(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}}}
-	waitFor(t, "the status", func() bool { return body(client, "http://agent/status") == "\"as it is\"\n" })
+	testutil.WaitFor(t, "the status", func() bool { return body(client, "http://agent/status") == "\"as it is\"\n" })
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)

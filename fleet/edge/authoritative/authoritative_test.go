@@ -164,7 +164,7 @@ func TestCrowdedName(t *testing.T) {
 		records = append(records, &dns.A{Hdr: dns.RR_Header{Name: app, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(10, 9, byte(i>>8), byte(i))})
 	}
 	p := newPair(t, authoritative.Options{}, records, unwatched)
-	m := packed(t, question(app, dns.TypeA))
+	m := testutil.Packed(t, question(app, dns.TypeA))
 	seen := map[string]bool{}
 	for range 30 {
 		p.draw += 7_919 << 3
@@ -226,7 +226,7 @@ func TestDS(t *testing.T) {
 	p := newPair(t, authoritative.Options{}, base(t), unwatched)
 	p.Drop(origin)
 	testutil.Must(t, p.Taker(child, unwatched)(append(apex, step.Message.Changes...)))
-	wire := packed(t, question(child, dns.TypeDS))
+	wire := testutil.Packed(t, question(child, dns.TypeDS))
 	for _, row := range []struct{ above, want, denied string }{
 		{"", "", child},
 		{"child 60 IN NS ns\n", "", origin},
@@ -316,7 +316,7 @@ func TestNegativeTTL(t *testing.T) {
 		app := "app." + origin
 		p := newPair(t, authoritative.Options{}, append(rrs(t, soa+"@ 60 IN NS ns\nns 60 IN A 198.51.100.53\n"), published(pub(app, "ie", 1, "192.0.2.1"))...), unwatched)
 		for _, q := range []*dns.Msg{question("none."+origin, dns.TypeA), question(app, dns.TypeMX), question(app, dns.TypeAAAA)} {
-			wire := packed(t, q)
+			wire := testutil.Packed(t, q)
 			answers := []*dns.Msg{p.slow(wire, netip.MustParseAddr("10.1.0.1"), false)}
 			if b, ok := p.fast(wire, netip.MustParseAddr("10.1.0.1"), false); ok {
 				m := new(dns.Msg)

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 var resolver = netip.MustParsePrefix("192.0.2.200/32")
@@ -131,7 +132,7 @@ func FuzzServe(f *testing.F) {
 	s := serve(f, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(f), published(pub(app, "ie", 1, "192.0.2.1"), pub("*."+origin, "de", 1, "192.0.2.2"))...))
 	for _, q := range []*dns.Msg{question(app, dns.TypeA), question("x."+origin, dns.TypeAAAA), withSubnet(question(app, dns.TypeA), "10.1.0.0/16"),
 		question(origin, dns.TypeAXFR), new(dns.Msg).SetNotify(origin), question(app, dns.TypeANY)} {
-		f.Add(packed(f, q))
+		f.Add(testutil.Packed(f, q))
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		q := new(dns.Msg)

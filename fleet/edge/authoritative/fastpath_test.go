@@ -100,7 +100,7 @@ func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bo
 		t.Fatalf("%s: %x: the chain says nothing, the way before it %x", what, m, got)
 	}
 	answer.Compress = true
-	want := packed(t, answer)
+	want := testutil.Packed(t, answer)
 	if name := answer.Question[0].Name; name != strings.ToLower(name) {
 		var ours dns.Msg
 		if err := ours.Unpack(got); err != nil || ours.Question[0].Name != name {
@@ -319,7 +319,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 				for _, tcp := range []bool{false, true} {
 					m := question(name+origin, qtype)
 					m.SetEdns0(1232, tcp)
-					ask(packed(t, m), tcp)
+					ask(testutil.Packed(t, m), tcp)
 				}
 			}
 		}
@@ -355,7 +355,7 @@ func TestHitsAreLimited(t *testing.T) {
 	from := netip.MustParseAddr("10.1.0.1")
 	m := question("app."+origin, dns.TypeA)
 	m.SetEdns0(1232, false)
-	b := packed(t, m)
+	b := testutil.Packed(t, m)
 	var said []string
 	for range 8 {
 		got, ok := p.fast(b, from, false)
@@ -392,7 +392,7 @@ func TestNoAllocationOfHits(t *testing.T) {
 	b := make([]byte, 0, 4096)
 	for name, m := range map[string]*dns.Msg{"plain": question("app."+origin, dns.TypeA), "denied": question("app."+origin, dns.TypeAAAA),
 		"subnet": withSubnet(question("app."+origin, dns.TypeA), "10.2.3.0/24")} {
-		q := &fastpath.Query{Wire: packed(t, m), Client: resolver.Addr(), Received: time.Unix(0, 0)}
+		q := &fastpath.Query{Wire: testutil.Packed(t, m), Client: resolver.Addr(), Received: time.Unix(0, 0)}
 		if allocs := testing.AllocsPerRun(1_000, func() {
 			p.draw += 1 << 50
 			if _, _, ok := p.hits.Answer(b, q); !ok {

@@ -149,13 +149,6 @@ func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
 
-func packed(t testing.TB, m *dns.Msg) []byte {
-	t.Helper()
-	b, err := m.Pack()
-	testutil.Must(t, err)
-	return b
-}
-
 // withSubnet adds an EDNS client subnet.
 func withSubnet(q *dns.Msg, network string) *dns.Msg {
 	p := netip.MustParsePrefix(network)

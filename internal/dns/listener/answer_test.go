@@ -39,7 +39,7 @@ func (w *watcher) Record(a queryinfo.Answer) {
 // take returns what the watcher saw, once it saw n reports.
 func (w *watcher) take(t testing.TB, n int) (seen []queryinfo.Answer) {
 	t.Helper()
-	waitFor(t, fmt.Sprintf("%d answers are observed", n), func() bool {
+	testutil.WaitFor(t, fmt.Sprintf("%d answers are observed", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if seen = w.seen; len(seen) >= n {
@@ -81,7 +81,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 // TestObserver: each query is reported once, whichever handler answers it, over UDP and TCP.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
-	size := func(m *dns.Msg) int { return len(packed(t, m)) }
+	size := func(m *dns.Msg) int { return len(testutil.Packed(t, m)) }
 	kept := question("a.example.org.", dns.TypeA)
 	for name, tc := range map[string]struct {
 		do    func(w dns.ResponseWriter, q *dns.Msg)
@@ -103,7 +103,7 @@ func TestObserver(t *testing.T) {
 			w := new(watcher)
 			_, cfg := serve(t, w, &handler{do: tc.do, level: tc.level})
 			for _, network := range []string{"udp", "tcp"} {
-				ask(t, network, addressOf(cfg), kept.Copy())
+				testutil.Exchange(t, network, addressOf(cfg), kept.Copy())
 				want := tc.want
 				want.Client, want.Identity = local, "who is at 127.0.0.1"
 				testutil.Equal(t, network, []queryinfo.Answer{want}, w.take(t, 1))
@@ -120,7 +120,7 @@ func TestObserverOfSilence(t *testing.T) {
 			answer(w, q)
 		}
 	}})
-	write(t, dialUDP(t, addressOf(cfg)), packed(t, question("silent.example.org.", dns.TypeA)))
+	write(t, dialUDP(t, addressOf(cfg)), testutil.Packed(t, question("silent.example.org.", dns.TypeA)))
 	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
 		t.Errorf("observed %+v", got)
 	}
@@ -141,7 +141,7 @@ func TestFirst(t *testing.T) {
 		names := []string{"known", "other", "known", "known", "other"}
 		for _, name := range names {
 			q := question(name+".example.org.", dns.TypeA)
-			m := roundTrip(t, conn, q)
+			m := testutil.RoundTrip(t, conn, q)
 			if m.Id != q.Id || m.Question[0].Name != q.Question[0].Name {
 				t.Errorf("%s %s: %v", network, name, m)
 			}
@@ -165,7 +165,7 @@ func TestFirst(t *testing.T) {
 		}
 		first.mu.Unlock()
 	}
-	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
 // TestFirstSaysNothing: if the fast path handles a UDP query without an answer, the client gets none, the chain does not get the query, and
@@ -184,7 +184,7 @@ func TestFirstSaysNothing(t *testing.T) {
 	if len(seen) != 2 || seen[0].Size*seen[1].Size != 0 || seen[0].Size+seen[1].Size == 0 {
 		t.Errorf("observed %+v", seen)
 	}
-	if m := ask(t, "tcp", addressOf(cfg), question("mute.", dns.TypeA)); len(m.Answer) != 1 {
+	if m := testutil.Exchange(t, "tcp", addressOf(cfg), question("mute.", dns.TypeA)); len(m.Answer) != 1 {
 		t.Errorf("over TCP: %v", m)
 	}
 }

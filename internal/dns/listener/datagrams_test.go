@@ -36,20 +36,20 @@ func strange(t testing.TB) (out [][]byte) {
 			m := question("X.example.org.", dns.TypeA)
 			m.Opcode = opcode
 			change(m)
-			b := packed(t, m)
+			b := testutil.Packed(t, m)
 			for _, cut := range []int{0, 1, 5, 8, 13, 18} {
 				out = append(out, b[:max(len(b)-cut, 0)])
 			}
 		}
 	}
-	plain := packed(t, question("x.example.org.", dns.TypeA))
+	plain := testutil.Packed(t, question("x.example.org.", dns.TypeA))
 	for _, tail := range []string{"\xc0\x0c\x00\x01\x00\x01", "\x01a\xc0\x04\x00\x01\x00\x01", "\x80\x00\x01\x00\x01", "\x3fabc", strings.Repeat("\x01a", 200)} {
 		out = append(out, append(plain[:12:12], tail...))
 	}
 	long := question("x.example.org.", dns.TypeA)
 	long.SetEdns0(1232, false)
 	long.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 600)}}
-	b := packed(t, long)
+	b := testutil.Packed(t, long)
 	return append(out, b, b[:511], b[:512], b[:513])
 }
 
@@ -130,11 +130,11 @@ func TestBrokenFirst(t *testing.T) {
 	s, cfg := serve(t, nil, &handler{do: answer, first: broken{}})
 	q := question("a.example.org.", dns.TypeA)
 	for _, network := range []string{"udp", "tcp"} {
-		if m := ask(t, network, addressOf(cfg), q); len(m.Answer) != 1 {
+		if m := testutil.Exchange(t, network, addressOf(cfg), q); len(m.Answer) != 1 {
 			t.Errorf("%s: %v", network, m)
 		}
 	}
-	wire := packed(t, q)
+	wire := testutil.Packed(t, q)
 	if code, err := s.Fetch(wire, nil); err != nil || code != dns.RcodeSuccess {
 		t.Errorf("a mirrored query: %d, %v", code, err)
 	}
@@ -158,7 +158,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 	})
 	conn := dialUDP(t, addressOf(cfg))
 	const atOnce = 16
-	b := packed(t, question("a.example.org.", dns.TypeA))
+	b := testutil.Packed(t, question("a.example.org.", dns.TypeA))
 	for range 1000 / atOnce {
 		for range atOnce {
 			conn.Write(b)
@@ -169,7 +169,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+		testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -195,7 +195,7 @@ func TestNoAllocationPerHit(t *testing.T) {
 	s, cfg := serve(t, nobodyCounts{}, &handler{do: answer, first: echo{}})
 	udp, _ := halves(t, s)
 	conn := dialUDP(t, addressOf(cfg))
-	b := packed(t, question("a.example.org.", dns.TypeA))
+	b := testutil.Packed(t, question("a.example.org.", dns.TypeA))
 	d, err := newDatagrams(udp, udp.socket.(*net.UDPConn)) // as the one that reads
 	testutil.Must(t, err)
 	for i := range batchSize {

@@ -37,7 +37,7 @@ func TestReaderGivesWay(t *testing.T) {
 		testutil.Check(t, s.Stop())
 	}()
 
-	q := packed(t, question("a.example.org.", dns.TypeA))
+	q := testutil.Packed(t, question("a.example.org.", dns.TypeA))
 	var text strings.Builder
 	for _, c := range q {
 		text.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])

@@ -27,7 +27,7 @@ func TestForgedErrors(t *testing.T) {
 		t.Run(family, func(t *testing.T) {
 			eachWay(t, host, tc.at, func(t *testing.T, _ *Server, cfg Config, h *handler, q []byte) {
 				if h.first == nil {
-					q = packed(t, question("large.example.org.", dns.TypeTXT))
+					q = testutil.Packed(t, question("large.example.org.", dns.TypeTXT))
 				}
 				conn := dialFrom(t, pods["fast"], cfg)
 				server, client := netip.AddrPortFrom(tc.at, cfg.Port), conn.LocalAddr().(*net.UDPAddr).AddrPort()

@@ -31,7 +31,7 @@ func FuzzFront(f *testing.F) {
 	for _, name := range []string{"a.example.org.", "b.example.org.", "B.EXAMPLE.org.", "."} {
 		m := question(name, dns.TypeA)
 		m.SetEdns0(1232, true)
-		wire := packed(f, m)
+		wire := testutil.Packed(f, m)
 		for _, tcp := range []bool{false, true} {
 			f.Add(bytes.Repeat(framed(wire), 3), uint16(1), tcp)
 			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, maxQueryTCP)...), wire), uint16(50), tcp)
@@ -152,7 +152,7 @@ func overTCP(t *testing.T, at string, stream []byte, cut int) [][]byte {
 func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (answers [][]byte) {
 	t.Helper()
 	conn := dialUDP(t, at)
-	end := packed(t, question("a-question-of-the-test.example.org.", dns.TypeA)) // answered before the chain, so in turn
+	end := testutil.Packed(t, question("a-question-of-the-test.example.org.", dns.TypeA)) // answered before the chain, so in turn
 	buffer := make([]byte, dns.MaxMsgSize)
 	next := func() (ours bool) {
 		n, err := conn.Read(buffer)
@@ -175,7 +175,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 		for !next() {
 		}
 	}
-	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 	for len(answers) < due {
 		next()
 	}

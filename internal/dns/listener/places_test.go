@@ -85,7 +85,7 @@ func TestIdleWorkers(t *testing.T) {
 	}
 	close(release)
 	done.Wait()
-	waitFor(t, "the workers rest", func() bool {
+	testutil.WaitFor(t, "the workers rest", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.idle) >= idleWorkers
@@ -156,5 +156,5 @@ func TestVainRestartLeavesNoSocket(t *testing.T) {
 	} else {
 		tcp.Close()
 	}
-	ask(t, "udp", addressOf(cfg), question("a.example.org.", dns.TypeA))
+	testutil.Exchange(t, "udp", addressOf(cfg), question("a.example.org.", dns.TypeA))
 }

@@ -32,9 +32,9 @@ func TestPacketsInWork(t *testing.T) {
 	conn := dialUDP(t, addressOf(cfg))
 	const questions = 100
 	for i := range questions {
-		write(t, conn, packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA)))
+		write(t, conn, testutil.Packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA)))
 	}
-	waitFor(t, "half of the places are taken", func() bool {
+	testutil.WaitFor(t, "half of the places are taken", func() bool {
 		return inWork(s) == 8 && s.quota.dropped.Load() == questions-8
 	})
 	from, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}).Dial("udp", addressOf(cfg))
@@ -42,7 +42,7 @@ func TestPacketsInWork(t *testing.T) {
 	defer from.Close()
 	neighbour := func(when string) {
 		t.Helper() // the call's line names the case, if there is no answer
-		if m := roundTrip(t, &dns.Conn{Conn: from}, question("neighbour.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
+		if m := testutil.RoundTrip(t, &dns.Conn{Conn: from}, question("neighbour.cluster.local.", dns.TypeA)); len(m.Answer) != 1 {
 			t.Errorf("another source, %s: %v", when, m)
 		}
 	}
@@ -54,8 +54,8 @@ func TestPacketsInWork(t *testing.T) {
 		conn.Write(m)
 	}
 	neighbour("behind odd messages")
-	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
-	waitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
+	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
 }
 
 // TestFullQuota: while no slot is free, the server does not read. Queries wait in the socket and are answered later.
@@ -69,13 +69,13 @@ func TestFullQuota(t *testing.T) {
 	})
 	s.boundPackets(0)
 	conn := dialUDP(t, addressOf(cfg))
-	wire := packed(t, question("wait.cluster.local.", dns.TypeA))
+	wire := testutil.Packed(t, question("wait.cluster.local.", dns.TypeA))
 	// The first may still be read, by a read that has begun.
 	for range 2 {
 		conn.Write(wire)
 	}
 	for range 20 { // the server works meanwhile
-		ask(t, "tcp", addressOf(cfg), question("marker.cluster.local.", dns.TypeA))
+		testutil.Exchange(t, "tcp", addressOf(cfg), question("marker.cluster.local.", dns.TypeA))
 	}
 	testutil.Equal(t, "queries answered with no slot left", 0, answered.Load())
 	s.boundPackets(10)
@@ -120,7 +120,7 @@ func TestConnectionFlood(t *testing.T) {
 			flood[i].Conn.Write([]byte{0, 40}[:1+i%3/2]) // the beginning of a query that never comes
 		}
 	}
-	waitFor(t, "the flood is accepted and cut", func() bool { return counted(t, s)["tcp_connections_shed_total idle"] >= 186 })
+	testutil.WaitFor(t, "the flood is accepted and cut", func() bool { return counted(t, s)["tcp_connections_shed_total idle"] >= 186 })
 	// Nothing is refused, also where accepting is faster than reading.
 	if got := counted(t, s); got["tcp_connections"] < 17 || got["tcp_connections"] > 18 || got["tcp_connections_shed_total refused"] > 0 {
 		t.Errorf("want the neighbours' 4 and half of the 28 other places, and none refused: %v", got)
@@ -137,5 +137,5 @@ func TestConnectionFlood(t *testing.T) {
 	for _, c := range append(flood, quiet...) {
 		c.Close()
 	}
-	waitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
+	testutil.WaitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
 }

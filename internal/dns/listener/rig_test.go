@@ -3,7 +3,6 @@ package listener
 import (
 	"net"
 	"net/netip"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -68,33 +67,6 @@ func addressOf(cfg Config) string { return netip.AddrPortFrom(cfg.Addresses[0], 
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
 
-func packed(t testing.TB, m *dns.Msg) []byte {
-	t.Helper()
-	b, err := m.Pack()
-	testutil.Must(t, err)
-	return b
-}
-
-func ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
-	t.Helper()
-	conn := dial(t, network, server)
-	defer conn.Close()
-	return roundTrip(t, conn, q)
-}
-
-// roundTrip sends a query on a connection, and returns the next answer.
-func roundTrip(t testing.TB, conn *dns.Conn, q *dns.Msg) (m *dns.Msg) {
-	t.Helper()
-	err := conn.WriteMsg(q)
-	if err == nil {
-		m, err = conn.ReadMsg()
-	}
-	if err != nil {
-		t.Fatalf("%s %s, %s in %d bytes: %v", conn.RemoteAddr().Network(), conn.RemoteAddr(), q.Question[0].Name, q.Len(), err)
-	}
-	return m
-}
-
 // write writes bytes to a socket.
 func write(t testing.TB, conn net.Conn, b []byte) {
 	t.Helper()
@@ -109,14 +81,6 @@ func dial(t testing.TB, network, server string) *dns.Conn {
 	testutil.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
-}
-
-// waitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
-func waitFor(t testing.TB, _ string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		runtime.Gosched()
-	}
 }
 
 // counted returns what a scrape shows, by name and reason.
@@ -180,7 +144,7 @@ func stopping(t *testing.T, s *Server) (done chan error) {
 	_, tcp := halves(t, s)
 	done = make(chan error, 1)
 	go func() { done <- s.Stop() }()
-	waitFor(t, "connections end", func() bool {
+	testutil.WaitFor(t, "connections end", func() bool {
 		tcp.conns.mu.Lock()
 		defer tcp.conns.mu.Unlock()
 		return tcp.conns.draining

@@ -37,7 +37,7 @@ func TestOwnQueries(t *testing.T) {
 	says := func(rcode int) Build {
 		return (&handler{do: func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(new(dns.Msg).SetRcode(q, rcode)) }}).build
 	}
-	wire := packed(t, question("a.cluster.local.", dns.TypeA))
+	wire := testutil.Packed(t, question("a.cluster.local.", dns.TypeA))
 	if _, err := s.Fetch(wire, nil); !errors.Is(err, ErrStopped) || s.Query(t.Context(), "cluster.local") == nil {
 		t.Errorf("before its start: %v", err)
 	}

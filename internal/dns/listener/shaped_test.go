@@ -51,7 +51,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 // eachWay runs do for a server at one of the node's addresses, once with and once without a fast path. q is a query.
 func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
-	q := packed(t, question("a.example.org.", dns.TypeA))
+	q := testutil.Packed(t, question("a.example.org.", dns.TypeA))
 	for way, h := range map[string]*handler{"before the chain": {do: answer, first: echo{}}, "the chain": {do: answer}} {
 		t.Run(way, func(t *testing.T) {
 			s := New(slog.New(slog.DiscardHandler), nil)
@@ -112,7 +112,7 @@ func TestSlowLink(t *testing.T) {
 					t.Error("the slow link held nothing back: the test says nothing")
 				}
 				shape(false) // with it goes what waits in its queue
-				waitFor(t, "the socket is as it was", func() bool {
+				testutil.WaitFor(t, "the socket is as it was", func() bool {
 					fast.Write(q)
 					most, err := sendBuffer(udp)
 					return err == nil && most == before && roomless(udp)

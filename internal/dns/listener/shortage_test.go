@@ -34,7 +34,7 @@ func TestNoDescriptors(t *testing.T) {
 		return
 	}
 	cfg, client, udp, lift := unaccepted(t)
-	wire := packed(t, question("a.example.org.", dns.TypeA))
+	wire := testutil.Packed(t, question("a.example.org.", dns.TypeA))
 	_, err := client.Write(framed(wire))
 	testutil.Must(t, err)
 	write(t, udp, wire)
@@ -49,5 +49,5 @@ func TestNoDescriptors(t *testing.T) {
 	if _, err := io.ReadFull(conn, make([]byte, 2)); err != nil {
 		t.Errorf("the connection that waited is not served: %v", err)
 	}
-	ask(t, "tcp", addressOf(cfg), question("b.example.org.", dns.TypeA))
+	testutil.Exchange(t, "tcp", addressOf(cfg), question("b.example.org.", dns.TypeA))
 }

@@ -17,7 +17,7 @@ func TestUnreadAnswers(t *testing.T) {
 	testutil.RequireRoot(t)
 	s, cfg := start(t, answer)
 	const connections, queries = 40, 2000
-	wire := packed(t, question("unread.example.", dns.TypeTXT))
+	wire := testutil.Packed(t, question("unread.example.", dns.TypeTXT))
 	flood := bytes.Repeat(framed(wire), queries)
 	for range connections {
 		conn, err := net.Dial("tcp", addressOf(cfg))
@@ -46,7 +46,7 @@ func TestUnreadAnswers(t *testing.T) {
 		return testutil.ErrorIf(most < maxUnread/2, "at most %d bytes wait for a client", most)
 	})
 	for range 10 { // each answer to another client comes after more of the flood was dealt with
-		if m := ask(t, "tcp", addressOf(cfg), question("read.example.", dns.TypeA)); len(m.Answer) != 1 {
+		if m := testutil.Exchange(t, "tcp", addressOf(cfg), question("read.example.", dns.TypeA)); len(m.Answer) != 1 {
 			t.Errorf("another client is not answered: %v", m)
 		}
 		sample()

@@ -21,13 +21,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func packed(t testing.TB, m *mdns.Msg) []byte {
-	t.Helper()
-	b, err := m.Pack()
-	testutil.Must(t, err)
-	return b
-}
-
 // TestHitsAreCountedAlike sends the same queries to the fast path and through the chain: each of CoreDNS's counters and histograms grows
 // equally, except for durations.
 func TestHitsAreCountedAlike(t *testing.T) {
@@ -38,7 +31,7 @@ func TestHitsAreCountedAlike(t *testing.T) {
 			for _, do := range []bool{false, true} {
 				m := question(name, qtype)
 				m.SetEdns0(1232, do)
-				questions = append(questions, packed(t, m))
+				questions = append(questions, testutil.Packed(t, m))
 			}
 		}
 	}
@@ -108,7 +101,7 @@ func TestHitTTL(t *testing.T) {
 	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.svc.cluster.local.", "alias.svc.cluster.local."} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(t, strings.Replace(pairCorefile, "prefetch 3 1m 20%", "", 1))
-			m := packed(t, question(name, mdns.TypeA))
+			m := testutil.Packed(t, question(name, mdns.TypeA))
 			p.slow(m, false)
 			before := uint32(worldTTL)
 			for second := range uint32(worldTTL + 3) {
@@ -137,7 +130,7 @@ func TestHitsRotate(t *testing.T) {
 	p := newPair(t, pairCorefile)
 	for name, want := range map[string]map[string]int{"many-3.svc.cluster.local.": {"10.0.0.1": 4, "10.0.0.2": 4, "10.0.0.3": 4}, "many-3.example.org.": {"10.0.0.1": 12}} {
 		m := question(name, mdns.TypeA)
-		p.slow(packed(t, m), false)
+		p.slow(testutil.Packed(t, m), false)
 		counts := map[string]int{}
 		for i := range 12 {
 			if i == 6 {
@@ -146,11 +139,11 @@ func TestHitsRotate(t *testing.T) {
 			var b []byte
 			ok := true
 			if i%2 == 0 {
-				b = p.slow(packed(t, m), false)
+				b = p.slow(testutil.Packed(t, m), false)
 			} else {
-				b, ok = p.fast(packed(t, m), false)
+				b, ok = p.fast(testutil.Packed(t, m), false)
 			}
-			p.slow(packed(t, question(name, mdns.TypeAAAA)), false)
+			p.slow(testutil.Packed(t, question(name, mdns.TypeAAAA)), false)
 			var r mdns.Msg
 			if err := r.Unpack(b); err != nil || !ok {
 				t.Fatal(ok, err)
@@ -166,7 +159,7 @@ func TestHitsRotate(t *testing.T) {
 func TestHitsLeaveRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, pairCorefile)
-		m := packed(t, question("web.shop.svc.cluster.local.", mdns.TypeA))
+		m := testutil.Packed(t, question("web.shop.svc.cluster.local.", mdns.TypeA))
 		p.slow(m, false)
 		for range 5 {
 			if _, ok := p.fast(m, false); !ok {
@@ -203,14 +196,14 @@ func TestSlowZones(t *testing.T) {
 			text := "slow.example {\n cache 3600\n ask\n " + directive + "\n}\n. {\n cache 3600\n ask\n}\n"
 			p := newPair(t, text)
 			hits := func(name string) bool {
-				m := packed(t, question(name, mdns.TypeA))
+				m := testutil.Packed(t, question(name, mdns.TypeA))
 				p.slow(m, false)
 				return p.same(t, name, m, false)
 			}
 			name, _, _ := strings.Cut(directive, " ")
 			want := !slices.Contains([]string{"log", "acl", "rewrite", "dns64", "loadbalance", "local"}, name)
 			testutil.Equal(t, "a hit", want, hits("a.slow.example."))
-			p.slow(packed(t, question("a.slow.example.", mdns.TypeA)), false)
+			p.slow(testutil.Packed(t, question("a.slow.example.", mdns.TypeA)), false)
 			want = slices.Contains([]string{"log", "rewrite", "dns64", "loadbalance"}, name)
 			if p.level != queryinfo.Hit || p.message != want {
 				t.Errorf("the chain's answer of level %d is a message: %t, want %t", p.level, p.message, want)
@@ -228,7 +221,7 @@ func TestHitsByZone(t *testing.T) {
 	for name, want := range map[string]bool{"example.com.": true, "example.org.": false, "a.example.org.": false, "notexample.org.": true,
 		"cached.example.org.": true, "A.CACHED.Example.org.": true, "uncached.example.org.": false, "org.": true, ".": true,
 		"deep.part.example.": false, "part.example.": false} {
-		m := packed(t, question(name, mdns.TypeA))
+		m := testutil.Packed(t, question(name, mdns.TypeA))
 		p.slow(m, false)
 		testutil.Equal(t, name+": a hit", want, p.same(t, name, m, false))
 	}
@@ -243,7 +236,7 @@ func noAllocationOfHits(t *testing.T) {
 	for _, name := range []string{"web.shop.svc.cluster.local.", "many-20.svc.cluster.local.", "gone.example.org.", "alias.example.org."} {
 		m := question(name, mdns.TypeA)
 		m.SetEdns0(1232, false)
-		wire := packed(t, m)
+		wire := testutil.Packed(t, m)
 		p.slow(wire, false)
 		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Identity: "a pod"}
 		if allocs := testing.AllocsPerRun(1000, func() {
@@ -261,7 +254,7 @@ func BenchmarkHits(b *testing.B) {
 	var questions [][]byte
 	for i := range 160 {
 		m := question(fmt.Sprintf("svc-%d.default.svc.cluster.local.", i), mdns.TypeA)
-		questions = append(questions, packed(b, m))
+		questions = append(questions, testutil.Packed(b, m))
 		p.slow(questions[i], false)
 	}
 	b.Run("before the chain", func(b *testing.B) {

@@ -25,7 +25,7 @@ func TestInherit(t *testing.T) {
 	answers := func(want string) {
 		t.Helper()
 		for _, network := range []string{"udp", "tcp"} {
-			m := ask(t, network, addressOf(cfg), question("n.probe.neardns.invalid.", mdns.TypeTXT))
+			m := testutil.Exchange(t, network, addressOf(cfg), question("n.probe.neardns.invalid.", mdns.TypeTXT))
 			if len(m.Answer) != 1 || want != "" && m.Answer[0].(*mdns.TXT).Txt[0] != want {
 				t.Fatalf("%s: %v answers, want %q", network, m.Answer, want)
 			}
@@ -37,7 +37,7 @@ func TestInherit(t *testing.T) {
 	early, err := net.Dial("udp", addressOf(cfg))
 	testutil.Must(t, err)
 	defer early.Close()
-	_, err = early.Write(packed(t, question("early.example.org.", mdns.TypeA)))
+	_, err = early.Write(testutil.Packed(t, question("early.example.org.", mdns.TypeA)))
 	testutil.Must(t, err)
 	sockets, err := first.Sockets()
 	testutil.Must(t, err)
@@ -83,7 +83,7 @@ func TestInheritedSocketsAreClosed(t *testing.T) {
 				t.Errorf("the descriptor of %s %s was left open", s.Protocol, s.Address)
 			}
 		}
-		wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
+		wantA(t, testutil.Exchange(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
 	}
 	testutil.Must(t, errors.Join(first.Stop(), second.Stop()))
 	start(t, cfg) // no process holds the port

@@ -29,13 +29,13 @@ func TestNodeCachePlugins(t *testing.T) {
 	first, second := at(cfg, 0), at(cfg, 1)
 	for name, want := range map[string]string{"a.svc.cluster.local.": "10.0.0.5", "made.example.org.": "10.0.0.9",
 		"six.example.org.": "10.0.0.6", "old.example.org.": "10.0.0.5"} {
-		wantA(t, ask(t, "udp", first, question(name, mdns.TypeA)), want)
+		wantA(t, testutil.Exchange(t, "udp", first, question(name, mdns.TypeA)), want)
 	}
-	wantA(t, ask(t, "tcp", second, question("a.svc.cluster.local.", mdns.TypeA)), "10.0.0.5")
-	if m := ask(t, "udp", second, question("made.example.org.", mdns.TypeA)); m.Rcode != mdns.RcodeRefused {
+	wantA(t, testutil.Exchange(t, "tcp", second, question("a.svc.cluster.local.", mdns.TypeA)), "10.0.0.5")
+	if m := testutil.Exchange(t, "udp", second, question("made.example.org.", mdns.TypeA)); m.Rcode != mdns.RcodeRefused {
 		t.Errorf("the second address, which the root block leaves out: %v", m)
 	}
-	if m := ask(t, "udp", second, question("x.who.example.", mdns.TypeA)); len(m.Extra) == 0 {
+	if m := testutil.Exchange(t, "udp", second, question("x.who.example.", mdns.TypeA)); len(m.Extra) == 0 {
 		t.Errorf("whoami, at every address: %v", m)
 	}
 	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", profiles))
@@ -45,7 +45,7 @@ func TestNodeCachePlugins(t *testing.T) {
 		conn.Close()
 	}
 	for _, address := range []string{first, second} {
-		if m := ask(t, "udp", address, question("n.probe.neardns.invalid.", mdns.TypeTXT)); len(m.Answer) != 1 {
+		if m := testutil.Exchange(t, "udp", address, question("n.probe.neardns.invalid.", mdns.TypeTXT)); len(m.Answer) != 1 {
 			t.Errorf("the probe at %s: %v", address, m)
 		}
 	}

@@ -38,7 +38,7 @@ func TestCacheOverReloads(t *testing.T) {
 			testutil.Must(t, err)
 			wantA(t, m, "10.0.0.1")
 			for name, want := range map[string]string{"a.cluster.local.": "10.0.0.1", "b.example.org.": "10.0.0.1", "www.corp.example.": stub} {
-				wantA(t, ask(t, network, addressOf(cfg), question(name, mdns.TypeA)), want)
+				wantA(t, testutil.Exchange(t, network, addressOf(cfg), question(name, mdns.TypeA)), want)
 			}
 			again.Store(true)
 		}

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -48,9 +47,9 @@ func TestServes(t *testing.T) {
 			for name, ip := range map[string]string{
 				"a.svc.cluster.local.": "10.0.0.1", "example.org.": "10.0.0.2", "www.corp.example.": "10.0.0.3",
 			} {
-				wantA(t, ask(t, network, at, question(name, mdns.TypeA)), ip)
+				wantA(t, testutil.Exchange(t, network, at, question(name, mdns.TypeA)), ip)
 			}
-			m := ask(t, network, at, question("n1.probe.neardns.invalid.", mdns.TypeTXT))
+			m := testutil.Exchange(t, network, at, question("n1.probe.neardns.invalid.", mdns.TypeTXT))
 			if len(m.Answer) != 1 || m.Answer[0].(*mdns.TXT).Txt[0] != "test.1" {
 				t.Errorf("%s %s: probe answered %v", network, at, m)
 			}
@@ -80,12 +79,12 @@ func TestServes(t *testing.T) {
 	}
 	// The addresses are free again at once, for a successor and for this server.
 	testutil.Must(t, s.Start(context.Background(), cfg))
-	wantA(t, ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
+	wantA(t, testutil.Exchange(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA)), "10.0.0.2")
 	// Other classes than IN are forwarded, as by kube-dns's own CoreDNS.
 	for class, qtype := range map[uint16]uint16{mdns.ClassCHAOS: mdns.TypeTXT, mdns.ClassANY: mdns.TypeA} {
 		q := question("version.bind.", qtype)
 		q.Question[0].Qclass = class
-		if m := ask(t, "udp", addressOf(cfg), q); m.Rcode != mdns.RcodeSuccess || len(m.Answer) != 1 {
+		if m := testutil.Exchange(t, "udp", addressOf(cfg), q); m.Rcode != mdns.RcodeSuccess || len(m.Answer) != 1 {
 			t.Errorf("class %d: %v", class, m)
 		}
 	}
@@ -115,7 +114,7 @@ func TestFailedStartUp(t *testing.T) {
 	defer s.Stop() //nolint:errcheck // at the end
 	resolve := func(i int) (rcode int) {
 		t.Helper()
-		rcode, err := s.Fetch(packed(t, question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), nil)
+		rcode, err := s.Fetch(testutil.Packed(t, question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), nil)
 		testutil.Must(t, err)
 		return rcode
 	}
@@ -147,14 +146,6 @@ neardns_misses_in_flight_limit 1024
 	}
 }
 
-// waitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
-func waitFor(t testing.TB, _ string, ok func() bool) {
-	t.Helper()
-	for !ok() {
-		runtime.Gosched()
-	}
-}
-
 // TestLog: the server logs nothing by itself, and of queries what the configuration has.
 func TestLog(t *testing.T) {
 	fails := newUpstream(t, func(q *mdns.Msg) *mdns.Msg { return nil })
@@ -180,7 +171,7 @@ func TestLog(t *testing.T) {
 				t.Errorf("said: %s", out)
 			}
 			for _, name := range []string{"a.cluster.local.", "b.cluster.local.", "c.cluster.local."} {
-				if m := ask(t, "udp", addressOf(cfg), question(name, mdns.TypeA)); m.Rcode != mdns.RcodeServerFailure {
+				if m := testutil.Exchange(t, "udp", addressOf(cfg), question(name, mdns.TypeA)); m.Rcode != mdns.RcodeServerFailure {
 					t.Errorf("%s: %v", name, m)
 				}
 			}

@@ -92,7 +92,7 @@ func TestBesideWildcard(t *testing.T) {
 		}
 		for _, network := range []string{"udp", "tcp"} {
 			for i := range 10 {
-				wantA(t, ask(t, network, addressOf(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.1")
+				wantA(t, testutil.Exchange(t, network, addressOf(cfg), question(fmt.Sprintf("n%d.example.org.", i), mdns.TypeA)), "10.0.0.1")
 			}
 		}
 	}
@@ -134,7 +134,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 				t.Errorf("checked: %v", err)
 			}
 			for _, network := range []string{"udp", "tcp"} {
-				wantA(t, ask(t, network, addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
+				wantA(t, testutil.Exchange(t, network, addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
 			}
 		})
 	}
@@ -147,7 +147,7 @@ func TestRestartKeepsOldOnFailure(t *testing.T) {
 	if err := errors.Join(s.Check(cfg), s.Restart(context.Background(), cfg)); err != nil || told != 2 {
 		t.Errorf("a good one after the bad ones: %v, told of %d chains", err, told)
 	}
-	wantA(t, ask(t, "udp", addressOf(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
+	wantA(t, testutil.Exchange(t, "udp", addressOf(cfg), question("b.example.org.", mdns.TypeA)), "10.0.0.1")
 }
 
 // TestReloadsLeaveNothing reloads many times, of which every second reload fails, and counts goroutines and open files.
@@ -164,7 +164,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 		return runtime.NumGoroutine(), testutil.OpenFiles(t)
 	}
 	reload := func() {
-		wantA(t, ask(t, "udp", addressOf(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")
+		wantA(t, testutil.Exchange(t, "udp", addressOf(cfg), question("x.cluster.local.", mdns.TypeA)), "10.0.0.1")
 		testutil.Must(t, s.Restart(context.Background(), cfg))
 		if err := s.Restart(context.Background(), bad); err == nil {
 			t.Fatal("the bad configuration was taken")
@@ -177,7 +177,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	for range 6 {
 		reload()
 	}
-	waitFor(t, "goroutines and files to go", func() bool {
+	testutil.WaitFor(t, "goroutines and files to go", func() bool {
 		g, f := count()
 		return g <= goroutines+2 && f <= files+2
 	})
@@ -208,7 +208,7 @@ func TestTransparent(t *testing.T) {
 			if err != nil || is == 1 != transparent {
 				t.Errorf("%s %s: transparent %d, %v; want %t", socket.Protocol, socket.Address, is, err, transparent)
 			}
-			if m := ask(t, socket.Protocol, socket.Address.String(), question("a.example.org.", mdns.TypeA)); len(m.Answer) != 1 {
+			if m := testutil.Exchange(t, socket.Protocol, socket.Address.String(), question("a.example.org.", mdns.TypeA)); len(m.Answer) != 1 {
 				t.Errorf("%s %s answers %v", socket.Protocol, socket.Address, m)
 			}
 			_ = socket.File.Close()

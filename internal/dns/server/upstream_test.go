@@ -139,25 +139,6 @@ func addressOf(cfg server.Config) string {
 	return netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
 }
 
-func ask(t testing.TB, network, server string, q *mdns.Msg) *mdns.Msg {
-	t.Helper()
-	conn, err := net.Dial(network, server)
-	testutil.Must(t, err)
-	defer conn.Close()
-	client := &mdns.Conn{Conn: conn, UDPSize: mdns.MaxMsgSize}
-	if err := client.WriteMsg(q); err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
-	m, err := client.ReadMsg()
-	if err != nil {
-		t.Fatalf("%s %s: %v", network, server, err)
-	}
-	if m.Id != q.Id {
-		t.Fatalf("%s %s: an answer with ID %d to %d", network, server, m.Id, q.Id)
-	}
-	return m
-}
-
 func question(name string, qtype uint16) *mdns.Msg {
 	return new(mdns.Msg).SetQuestion(name, qtype)
 }

@@ -17,9 +17,9 @@ func FuzzJudge(f *testing.F) {
 	testutil.Must(f, m.Unpack(q.wire))
 	answer := new(dns.Msg).SetReply(&m)
 	f.Add(q.wire)
-	f.Add(pack(f, answer))
+	f.Add(testutil.Packed(f, answer))
 	answer.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.name, Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{instance}}}
-	good := pack(f, answer)
+	good := testutil.Packed(f, answer)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
 	if r := q.judge(good, nil); !q.matches(good) || r.Failure != None || r.Instance != instance {
@@ -39,13 +39,6 @@ func FuzzJudge(f *testing.F) {
 		}
 		_ = q.checkAnswer(packet, nil)
 	})
-}
-
-func pack(f *testing.F, m *dns.Msg) []byte {
-	f.Helper()
-	wire, err := m.Pack()
-	testutil.Must(f, err)
-	return wire
 }
 
 func TestProves(t *testing.T) {
