@@ -55,11 +55,11 @@ func TestFlushedRules(t *testing.T) {
 				t.Errorf("other machines on the node's network would be served:\n%s", uplinks)
 			}
 			testutil.Check(t, p.check(), "CHECK of a good pod")
+			// The agent looks at pods' tables now and then, and when it starts.
+			n.kill()
 			p.Run("nft", "flush", "ruleset")
 			testutil.WantError(t, p.check(), "pod table", "CHECK after a flush in the pod")
 			n.wantFallback(p.client(), "pod's rules flushed", targets(n.ClusterDNS()...)...)
-			// The agent looks at pods' tables when it starts, and now and then.
-			n.agent.Kill()
 			n.startAgent()
 			n.wantSteered(p.client(), "mended", n.all()...)
 			testutil.Check(t, p.check(), "CHECK after the repair")

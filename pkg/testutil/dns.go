@@ -141,16 +141,23 @@ func (s *DNSServer) Start() {
 	for _, at := range s.config.Listen {
 		var udp net.PacketConn
 		var tcp net.Listener
-		var err error
-		s.ns.Do(func() {
-			lc := net.ListenConfig{Control: s.config.control}
-			if udp, err = lc.ListenPacket(context.Background(), family("udp", at), at.String()); err == nil {
-				tcp, err = lc.Listen(context.Background(), family("tcp", at), at.String())
+		// A program that another test starts has copies of this process's sockets until it is executed, of closed ones, too: so long
+		// their addresses are in use.
+		Eventually(s.ns.t, func() (err error) {
+			s.ns.Do(func() {
+				lc := net.ListenConfig{Control: s.config.control}
+				if udp, err = lc.ListenPacket(context.Background(), family("udp", at), at.String()); err != nil {
+					return
+				}
+				if tcp, err = lc.Listen(context.Background(), family("tcp", at), at.String()); err != nil {
+					_ = udp.Close()
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("%s: listen on %s in %s: %w", s.config.Name, at, s.ns.name, err)
 			}
+			return nil
 		})
-		if err != nil {
-			s.ns.t.Fatalf("%s: listen on %s in %s: %v", s.config.Name, at, s.ns.name, err)
-		}
 		for _, server := range []*dns.Server{{PacketConn: udp}, {Listener: tcp}} {
 			network := "udp"
 			if server.Listener != nil {
