@@ -165,9 +165,9 @@ test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises 
 	$(PASSED)
 
 # test comes after what draws pages: it reads them.
-test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
+test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (STALE=1: without lanes that passed and that no commit has touched since; as root)
 	@failed=; for target in test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm 'test-cluster KERNEL=1' conformance scale test compat; do \
-		printf '\n== make %s\n' "$$target"; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+		printf '\n== make %s\n' "$$target"; $(if $(STALE),.ci/lanes -current "make $$target" ||) $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 	$(PASSED)
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.

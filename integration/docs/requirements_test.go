@@ -260,6 +260,9 @@ func TestStale(t *testing.T) {
 		if wrong := run(script, "-check"); (wrong != "") != (state == "stale") {
 			t.Errorf("after %s, of pages that are %s: %q", path, state, wrong)
 		}
+		if left := run("sh", "-c", `"$0" -current "make x" || echo to run`, script); (left == "to run\n") != (state == "stale") {
+			t.Errorf("after %s, test-all without what is %s: %q", path, state, left)
+		}
 		run(script, "-mark")
 		if text := page(); !strings.Contains(text, ": "+state) || strings.Contains(text, "Old") || run(script, "-check") != "" {
 			t.Errorf("after %s the page has %q, want %s", path, text, state)
