@@ -21,7 +21,10 @@ KERNELS ?= $(if $(ARCH),6.1,6.1 5.10 6.12)
 # The products are static. Their version comes from the build information, which the go command can stamp only where git
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
-BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
+BUILD := $(GO) build -ldflags '-s -w'
+# All that is not under the race detector is compiled in one way, products, tools, tests and linters: the cache has each package once.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 TESTRUN := $(GO) run ./integration/tools/testrun
 # The tests that the requirements name have to run wherever their packages do.
 CITED := -cited docs/project/requirements.md,fleet/docs/requirements.md
@@ -176,7 +179,7 @@ ARM64_SKIP := ^(TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
 	@$(BUILD) -buildvcs=false -o bin/tools/testrun ./integration/tools/testrun
-	@GOARCH=arm64 CGO_ENABLED=0 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) $(ARM64)
+	@GOARCH=arm64 GOFLAGS='-exec=$(CURDIR)/integration/tools/arm64 -skip=$(ARM64_SKIP)' CI= bin/tools/testrun -short -p 2 -timeout $(TESTTIMEOUT) $(ARM64)
 
 test-next: ## build and test a copy with the newest CoreDNS and the newest modules; go.mod stays (ALL=1: all of make test; as root)
 	@GO="$(GO)" integration/tools/next $(if $(ALL),all,quick)
@@ -225,12 +228,12 @@ test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=2
 test-manifests: ## render install/ and fleet/install/ as kubectl does, read it as an API server does, compare with the golden files
 	@(cd integration/cluster-manifests && $(GO) test -count=1 -json ./...) | CI= $(TESTRUN) -events - $(CITED)
 
-# Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.
+# The control plane's first build takes up to ten minutes.
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
-	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
-	@[ -n "$(SHORT)" ] || (cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v .) | $(call cited,integration/controlplane)
+	@$(GO) test -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
+	@[ -n "$(SHORT)" ] || (cd integration/controlplane && $(GO) test -count=1 -timeout 60m -v .) | $(call cited,integration/controlplane)
 	$(PASSED)
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
@@ -269,10 +272,10 @@ deps-cluster: deps
 
 $(K8S_DIR)/e2e.test: $(K8S_MOD) $(dir $(K8S_MOD))e2e/e2e_test.go
 	@echo "building e2e.test (Kubernetes $(K8S_VERSION))"
-	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) test -c -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) ./e2e
+	@cd $(dir $(K8S_MOD)) && nice $(GO) test -c -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) ./e2e
 $(K8S_DIR)/%: $(K8S_MOD)
 	@echo "building $* (Kubernetes $(K8S_VERSION))"
-	@cd $(dir $(K8S_MOD)) && CGO_ENABLED=0 nice $(GO) build -trimpath -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) $(or $(K8S_AT_$*),k8s.io/kubernetes/cmd/$*)
+	@cd $(dir $(K8S_MOD)) && nice $(GO) build -buildvcs=false -ldflags '$(K8S_LD)' -o $(abspath $@) $(or $(K8S_AT_$*),k8s.io/kubernetes/cmd/$*)
 
 # Built, not run by `go run`: it is also the first process of the node.
 bin/tools/cluster: FORCE
@@ -347,7 +350,7 @@ bin/tools/benefit: FORCE
 .PHONY: demo-placement
 demo-placement: bin/neardns-controller $(PLANE) ## show on real API servers where caches and kube-dns run, and two clusters' Gateways in one zone: each kubectl step and what comes of it; nodes are objects; five minutes, the first build ten more (RUN=TestSeed)
 	@integration/tools/deps $(ZONESERVERS)
-	@cd integration/controlplane && NEARDNS_DEMO=1 NEARDNS_COMPAT= CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 20m -v -run '^($(or $(RUN),TestSeed|TestClusterDNSPlaced|TestPoliciesBIND))$$' . | grep -avE '^(=== |\[controller-runtime\]|Detected at:|	>)'
+	@cd integration/controlplane && NEARDNS_DEMO=1 NEARDNS_COMPAT= $(GO) test -count=1 -timeout 20m -v -run '^($(or $(RUN),TestSeed|TestClusterDNSPlaced|TestPoliciesBIND))$$' . | grep -avE '^(=== |\[controller-runtime\]|Detected at:|	>)'
 
 .PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
@@ -399,7 +402,7 @@ findings: bin/tools/vale bin/tools/vet
 	@mkdir -p $(FINDINGS)
 	@bin/tools/vale --config hack/vale/vale.ini --no-exit --output line --glob '!{bin,dist,**/testdata}/**' . >$(FINDINGS)/prose
 	@{ for tags in none timing; do $(GO) vet -tags $$tags -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true; done; \
-		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet -tiers ./... 2>&1 || true) | sed "/^#/!s,^\(\./\)*,$$dir/,"; done; } | \
+		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^#/!s,^\(\./\)*,$$dir/,"; done; } | \
 		{ grep -v -e '^#' -e '^go: downloading' || true; } | LC_ALL=C sort -u >$(FINDINGS)/vet
 
 bin/tools/vet: $(wildcard hack/vet/*.go hack/vet/*/*.go hack/vet/go.mod)
@@ -431,7 +434,7 @@ tools: $(TEST_TOOLS) ## build the stock CoreDNS, cnitool and the reference plugi
 bin/tools/vale: export CGO_ENABLED := 1
 bin/tools/golangci-lint bin/tools/vale: hack/lint/go.mod
 	@echo "building $(@F)"
-	@cd hack/lint && $(GO) build -trimpath -ldflags '-s -w' -buildvcs=false -o $(abspath $@) $(TOOL_$(@F))
+	@cd hack/lint && $(BUILD) -buildvcs=false -o $(abspath $@) $(TOOL_$(@F))
 bin/tools/containerd2/%: hack/containerd/go.mod
 	@echo "building $*"
 	@cd hack/containerd && $(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -o $(abspath $@) github.com/containerd/containerd/v2/cmd/$*

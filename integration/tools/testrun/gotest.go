@@ -39,7 +39,7 @@ func list(ctx context.Context, o options) ([]string, error) {
 
 func goTest(ctx context.Context, o options, packages []string, r *report) error {
 	// make lint vets all packages.
-	args := []string{"test", "-json", "-count=1", "-vet=off", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
+	args := []string{"test", "-json", "-count=1", "-vet=off", "-ldflags=-w", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
 	if o.parallel == 1 {
 		args = append(args, "-parallel", "1")
 	}

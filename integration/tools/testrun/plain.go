@@ -23,20 +23,18 @@ func (o options) isPlain(pkg string) bool {
 	return slices.ContainsFunc(o.plain, func(folder string) bool { return strings.HasPrefix(short(pkg)+"/", folder+"/") })
 }
 
-// buildFlags are those by which a package's tests are built. A plain one has those of `make build`, whose results the cache then has.
+// buildFlags are those by which a package's tests are built.
 func (o options) buildFlags(pkg string) []string {
-	switch {
-	case o.isPlain(pkg):
-		return []string{"-trimpath"}
-	case o.race:
+	if o.race && !o.isPlain(pkg) {
 		return []string{"-race"}
 	}
 	return nil
 }
 
+// withBuild lets the command use cgo where the race detector needs it.
 func (o options) withBuild(cmd *exec.Cmd, pkg string) *exec.Cmd {
-	if o.isPlain(pkg) {
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if o.race && !o.isPlain(pkg) {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	}
 	return cmd
 }

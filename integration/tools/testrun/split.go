@@ -73,7 +73,7 @@ func testSplit(ctx context.Context, o options, packages []string, r *report) (er
 
 // compile builds the package's tests and lists them. A failure of the compiler is the package's, and no error.
 func (p *splitPackage) compile(ctx context.Context, o options) (failure string, err error) {
-	args := append([]string{"test", "-c", "-vet=off", "-o", p.binary, "-tags", o.tags}, o.buildFlags(p.path)...)
+	args := append([]string{"test", "-c", "-vet=off", "-ldflags=-w", "-o", p.binary, "-tags", o.tags}, o.buildFlags(p.path)...)
 	if out, err := o.withBuild(goCommand(ctx, append(args, p.path)...), p.path).CombinedOutput(); err != nil {
 		return string(out), ctx.Err()
 	}
