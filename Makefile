@@ -56,7 +56,7 @@ TOOL_macvlan := $(CNI)/plugins/plugins/main/macvlan
 TOOL_loopback := $(CNI)/plugins/plugins/main/loopback
 TOOL_host-local := $(CNI)/plugins/plugins/ipam/host-local
 TOOL_portmap := $(CNI)/plugins/plugins/meta/portmap
-TOOL_coredns := github.com/coredns/coredns
+TOOL_coredns := ./coredns
 TOOL_actionlint := github.com/rhysd/actionlint/cmd/actionlint
 TOOL_benchstat := golang.org/x/perf/cmd/benchstat
 TOOL_golangci-lint := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -438,7 +438,7 @@ bin/tools/golangci-lint bin/tools/vale: hack/lint/go.mod
 bin/tools/containerd2/%: hack/containerd/go.mod
 	@echo "building $*"
 	@cd hack/containerd && $(BUILD) -buildvcs=false -tags 'no_btrfs no_devmapper no_zfs' -o $(abspath $@) github.com/containerd/containerd/v2/cmd/$*
-bin/tools/%: hack/tools/go.mod
+bin/tools/%: hack/tools/go.mod hack/tools/coredns/main.go
 	@echo "building $*"
 	@cd hack/tools && $(BUILD) -buildvcs=false -o $(abspath $@) $(TOOL_$*)
 

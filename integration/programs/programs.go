@@ -37,7 +37,7 @@ const (
 // tools are the packages of the tools.
 var tools = map[string]string{
 	"cnitool": cni + "cnitool", "ptp": plugins + "main/ptp", "bridge": plugins + "main/bridge", "macvlan": plugins + "main/macvlan",
-	"host-local": plugins + "ipam/host-local", "coredns": "github.com/coredns/coredns",
+	"host-local": plugins + "ipam/host-local", "coredns": "./coredns",
 }
 
 // Set is the programs of one test binary. Its methods may be called at the same time, between the begin and the end of Main.
