@@ -9,6 +9,7 @@
 package rfc2136
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha1" //nolint:gosec // servers still have such keys; HMAC does not need a collision-free hash
@@ -60,7 +61,8 @@ type Client struct {
 	Server  string        // host:port
 	Zone    string        // canonical
 	Key     KeyFunc       // called for each message, so that the key can change at any time; nil: messages are not signed
-	Timeout time.Duration // for connecting, for sending, and for each message of an answer; 0: 5 s
+	Timeout time.Duration // for connecting and for sending; 0: DefaultTimeout
+	Answer  time.Duration // for each message of an answer; 0: Timeout
 	Most    int           // maximum number of records in a transfer, and, times Octets, of their bytes; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -74,11 +76,11 @@ const Octets = 256
 // that arrives longer than that after it was signed.
 const Fudge = 300 * time.Second
 
+// DefaultTimeout is Client.Timeout where it is 0.
+const DefaultTimeout = 5 * time.Second
+
 func (c *Client) timeout() time.Duration {
-	if c.Timeout == 0 {
-		return 5 * time.Second
-	}
-	return c.Timeout
+	return cmp.Or(c.Timeout, DefaultTimeout)
 }
 
 // Serial queries the primary for the serial of the zone's SOA.
@@ -144,15 +146,15 @@ func (c *Client) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 
 // conversation is a query and its answers on one connection.
 type conversation struct {
-	conn    net.Conn
-	stop    func() bool
-	ctx     context.Context
-	timeout time.Duration
-	id      uint16
-	opcode  int
-	key     Key
-	mac     string // MAC of the previous signed message, which the next signature covers
-	later   bool   // a signed answer was received; of the TSIG's variables, further signatures cover only the timers (RFC 8945 section 5.3.1)
+	conn   net.Conn
+	stop   func() bool
+	ctx    context.Context
+	answer time.Duration // for each message of the answer
+	id     uint16
+	opcode int
+	key    Key
+	mac    string // MAC of the previous signed message, which the next signature covers
+	later  bool   // a signed answer was received; of the TSIG's variables, further signatures cover only the timers (RFC 8945 section 5.3.1)
 	// unsigned is the number of answers since the last signed one, and between has their bytes. The next signature covers them too.
 	unsigned int
 	between  []byte
@@ -169,7 +171,7 @@ func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 			return nil, &Error{Kind: BadKey, Err: err}
 		}
 	}
-	v := &conversation{ctx: ctx, timeout: c.timeout(), id: m.Id, opcode: m.Opcode, key: key}
+	v := &conversation{ctx: ctx, answer: cmp.Or(c.Answer, c.timeout()), id: m.Id, opcode: m.Opcode, key: key}
 	wire, err := v.sign(m)
 	if err != nil {
 		return nil, &Error{Kind: BadKey, Err: err}
@@ -187,7 +189,7 @@ func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 		return nil, &Error{Kind: Unreachable, Err: err}
 	}
 	v.stop = context.AfterFunc(ctx, func() { _ = v.conn.SetDeadline(time.Unix(1, 0)) })
-	_ = v.conn.SetWriteDeadline(time.Now().Add(v.timeout))
+	_ = v.conn.SetWriteDeadline(time.Now().Add(c.timeout()))
 	if _, err := v.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil {
 		v.close()
 		return nil, &Error{Kind: NoAnswer, Err: err}
@@ -288,7 +290,7 @@ func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 }
 
 func (v *conversation) read() ([]byte, error) {
-	_ = v.conn.SetReadDeadline(time.Now().Add(v.timeout))
+	_ = v.conn.SetReadDeadline(time.Now().Add(v.answer))
 	if err := v.ctx.Err(); err != nil {
 		return nil, err // ctx has ended: SetReadDeadline above may have undone the deadline that interrupts the read
 	}

@@ -242,6 +242,12 @@ func TestEnds(t *testing.T) {
 		if err, took := d.Update(t.Context(), nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != d.Timeout {
 			t.Errorf("a call with a timeout of %v ended after %v: %v", d.Timeout, took, err)
 		}
+		d, _ = client(t, hang)
+		d.Answer = 6 * d.Timeout
+		begun = time.Now()
+		if err, took := d.Update(t.Context(), nil, nil), time.Since(begun); KindOf(err) != NoAnswer || took != d.Answer {
+			t.Errorf("a call that waits %v for an answer ended after %v: %v", d.Answer, took, err)
+		}
 		close(block)
 		e := &Client{Server: "192.0.2.1:53", Zone: origin, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }}
 		if _, err := e.Serial(t.Context()); KindOf(err) != Unreachable || Unsure(err) {

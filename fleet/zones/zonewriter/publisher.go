@@ -9,6 +9,7 @@
 package zonewriter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ type Options struct {
 	Changed func(host string)
 	Metrics *Metrics      // nil: no metrics
 	Log     *slog.Logger  // nil: no log
-	Timeout time.Duration // for connecting to the primary, for sending, and for each message of an answer; 0: 5 s
+	Timeout time.Duration // for connecting to the primary and for sending; 0: 5 s. An answer may take longer, see answerTime
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -171,7 +172,19 @@ func New(o Options) (*Publisher, error) {
 	}
 	o.Log = o.Log.With("zone", o.Zone, "cluster", o.Identity.Cluster)
 	return &Publisher{o: o, beat: beat{fence: start}, wake: tick.New(), shared: shared{hosts: map[string]*host{}, moved: make(chan struct{})},
-		client: &rfc2136.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial, Most: o.Records}}, nil
+		client: &rfc2136.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Answer: o.answerTime(),
+			Dial: o.Dial, Most: o.Records}}, nil
+}
+
+// answerTime limits how long a message of an answer may take: six times Timeout. A busy primary carries out an update whose sender has
+// gone, so a sender that soon repeats what it abandoned makes the primary busier. A hang must not make heartbeats late: it costs Timeout
+// or a tenth of their interval.
+func (o Options) answerTime() time.Duration {
+	timeout := cmp.Or(o.Timeout, rfc2136.DefaultTimeout)
+	if o.Heartbeat == 0 {
+		return 6 * timeout
+	}
+	return max(timeout, min(6*timeout, o.Heartbeat/10))
 }
 
 // Set makes Run publish a host, in place of the host's previous publication. For an invalid publication, Set returns an error and changes

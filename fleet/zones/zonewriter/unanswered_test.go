@@ -101,3 +101,15 @@ func TestEndlessTransfer(t *testing.T) {
 		}
 	})
 }
+
+// A busy primary has half a minute for an answer, unless a hang of that time could delay a heartbeat.
+func TestAnswerTime(t *testing.T) {
+	for heartbeat, want := range map[time.Duration]time.Duration{
+		0: 30 * time.Second, 5 * time.Second: 5 * time.Second, time.Minute: 6 * time.Second, 5 * time.Minute: 30 * time.Second,
+		time.Hour: 30 * time.Second,
+	} {
+		if got := (Options{Heartbeat: heartbeat}).answerTime(); got != want {
+			t.Errorf("with a heartbeat every %s an answer has %s, want %s", heartbeat, got, want)
+		}
+	}
+}
