@@ -22,7 +22,7 @@ KERNELS ?= $(if $(ARCH),6.1,6.1 5.10 6.12)
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
 BUILD := $(GO) build -ldflags '-s -w'
-# All that is not under the race detector is compiled in one way, products, tools, tests and linters: the cache has each package once.
+# All that is not under the race detector, nor for arm64, is compiled in one way, products, tools, tests and linters: the cache has each package once.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 TESTRUN := $(GO) run ./integration/tools/testrun
@@ -31,7 +31,7 @@ CITED := -cited docs/project/requirements.md,fleet/docs/requirements.md
 # Shows what the tests of the folder $(1) print (go test -v), and holds them to the requirements that name them.
 cited = tee >(grep --line-buffered -aE '^ *(---|$(2)ok|FAIL|PASS|panic)|_test.go:' >&2) | $(GO) tool test2json -p github.com/neardns/neardns/$(1) | CI= $(TESTRUN) -events - $(CITED)
 # A lane of .ci/lanes.txt that passed says so there: this very target with the variables of this command line.
-PASSED = @.ci/lanes -ran "make $@ $(MAKEOVERRIDES)"
+PASSED = @.ci/lanes -ran "make $@ $(filter-out STALE=%,$(MAKEOVERRIDES))"
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.

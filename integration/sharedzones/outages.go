@@ -71,9 +71,10 @@ func away(s *stand, c *cell, sz size) {
 }
 
 // stalls has each write of the primary wait for its disk: strace, which the kernel lets delay a system call, stands for the disk. The
-// stall is longer than the five seconds that a cluster waits for an answer, so that is not known which messages were taken.
+// stall is longer than the five seconds that a cluster with such a heartbeat waits for an answer, so that is not known which messages were
+// taken.
 func stalls(s *stand, c *cell, sz size) {
-	clusters := s.startAll(sz.clusters, clusterOptions{})
+	clusters := s.startAll(sz.clusters, clusterOptions{Heartbeat: 50})
 	publish := func(version int) {
 		for i, cl := range clusters {
 			cl.publish(record{Label: "app", Addresses: []netip.Addr{ip(18, version, i)}})

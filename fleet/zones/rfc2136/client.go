@@ -62,7 +62,7 @@ type Client struct {
 	Zone    string        // canonical
 	Key     KeyFunc       // called for each message, so that the key can change at any time; nil: messages are not signed
 	Timeout time.Duration // for connecting and for sending; 0: DefaultTimeout
-	Answer  time.Duration // for each message of an answer; 0: Timeout
+	Answer  time.Duration // for each message of an answer to an update or of a transfer; other answers have Timeout, and all if it is 0
 	Most    int           // maximum number of records in a transfer, and, times Octets, of their bytes; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -171,7 +171,11 @@ func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 			return nil, &Error{Kind: BadKey, Err: err}
 		}
 	}
-	v := &conversation{ctx: ctx, answer: cmp.Or(c.Answer, c.timeout()), id: m.Id, opcode: m.Opcode, key: key}
+	answer := c.timeout()
+	if t := m.Question[0].Qtype; m.Opcode == dns.OpcodeUpdate || t == dns.TypeAXFR || t == dns.TypeIXFR {
+		answer = cmp.Or(c.Answer, answer)
+	}
+	v := &conversation{ctx: ctx, answer: answer, id: m.Id, opcode: m.Opcode, key: key}
 	wire, err := v.sign(m)
 	if err != nil {
 		return nil, &Error{Kind: BadKey, Err: err}

@@ -177,8 +177,8 @@ func New(o Options) (*Publisher, error) {
 }
 
 // answerTime limits how long a message of an answer may take: six times Timeout. A busy primary carries out an update whose sender has
-// gone, so a sender that soon repeats what it abandoned makes the primary busier. A hang must not make heartbeats late: it costs Timeout
-// or a tenth of their interval.
+// gone, so a sender that soon repeats what it abandoned makes the primary busier. A hang must not make heartbeats late: each
+// message of it costs Timeout or a tenth of their interval.
 func (o Options) answerTime() time.Duration {
 	timeout := cmp.Or(o.Timeout, rfc2136.DefaultTimeout)
 	if o.Heartbeat == 0 {

@@ -81,8 +81,10 @@ func TestPathWalk(t *testing.T) {
 				t.Fatalf("seed %d: serving without an answer: %+v", seed, w)
 			case w.State == Starting && before.State != Starting:
 				t.Fatalf("seed %d: starting twice: %+v", seed, w)
-			case before.State == Fallback && w.State == Serving && (answers < answersInARow || now.Before(lost.Add(restSilent))):
+			case before.State == Fallback && w.State == Serving && (answers < answersInARow || now.Before(lost.Add(max(restSilent, restAfter(before.losses))))):
 				t.Fatalf("seed %d: served again after %d answers and %s: %+v", seed, answers, now.Sub(lost), w)
+			case before.State == Serving && w.State == Fallback && w.losses != before.losses+1: // the more losses, the longer the rest: no flapping
+				t.Fatalf("seed %d: a loss that does not count: %+v", seed, w)
 			case last.Answered && w.State != Serving && w.State != Fallback:
 				t.Fatalf("seed %d: answered, and no leases: %+v", seed, w)
 			case before.State == Trial && w.State == Trial && now.Sub(trial) >= trialLength:
