@@ -44,7 +44,7 @@ type Result struct {
 	Took     time.Duration // from making the query until the answer or the failure
 }
 
-// question is one query in wire format, with the fields by which its answer is recognized.
+// A query in wire format, with the fields by which its answer is recognized.
 type question struct {
 	wire  []byte
 	name  string
