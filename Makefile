@@ -22,7 +22,7 @@ KERNELS ?= $(if $(ARCH),6.1,6.1 5.10 6.12)
 # trusts this clone; elsewhere (another owner's clone, a tarball) the version is "unknown", and the build does not fail.
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
 BUILD := $(GO) build -ldflags '-s -w'
-# All that is not under the race detector, nor for arm64, is compiled in one way, products, tools, tests and linters: the cache has each package once.
+# Products, tools, tests and linters are compiled in one way, so that the cache has each package once; but for the race detector and arm64.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 TESTRUN := $(GO) run ./integration/tools/testrun

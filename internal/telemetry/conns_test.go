@@ -27,7 +27,7 @@ func served(t *testing.T, h http.Handler) string {
 	var wg sync.WaitGroup
 	wg.Go(func() { ServeTCP(ctx, slog.New(slog.DiscardHandler), "test", at, h) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	testutil.WaitFor(t, "the endpoint", func() bool {
+	testutil.WaitFor("the endpoint", func() bool {
 		c, err := net.Dial("tcp", at.String())
 		if err == nil {
 			_ = c.Close()
@@ -79,7 +79,7 @@ func TestEndpointIsBounded(t *testing.T) {
 	} else {
 		_ = resp.Body.Close()
 	}
-	testutil.WaitFor(t, "the end of headers that are too long", func() bool { return cut.Load() == greedy })
+	testutil.WaitFor("the end of headers that are too long", func() bool { return cut.Load() == greedy })
 	for _, c := range conns {
 		_ = c.Close()
 	}
@@ -163,7 +163,7 @@ func TestScrapesTakeTurns(t *testing.T) {
 			testutil.Check(t, err)
 		})
 	}
-	testutil.WaitFor(t, "work", func() bool { return now.Load() == maxScrapes })
+	testutil.WaitFor("work", func() bool { return now.Load() == maxScrapes })
 	close(release)
 	wg.Wait()
 	testutil.Equal(t, "scrapes at a time", maxScrapes, most.Load())

@@ -233,10 +233,10 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	wg.Go(func() {
 		ServeTCP(ctx, NewLogger(out, slog.LevelInfo, false), "health", addr, Health{}.Handler())
 	})
-	testutil.WaitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
+	testutil.WaitFor("the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
 	held.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	testutil.WaitFor(t, "the endpoint", func() bool { return body(client, "http://"+addr.String()+"/healthz") == "alive\n" })
+	testutil.WaitFor("the endpoint", func() bool { return body(client, "http://"+addr.String()+"/healthz") == "alive\n" })
 	cancel()
 	wg.Wait()
 	testutil.Equal(t, "warnings", 1, strings.Count(out.String(), "level=WARN"))
@@ -264,7 +264,7 @@ func TestServeSocket(t *testing.T) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", path)
 	}}}
-	testutil.WaitFor(t, "the status", func() bool { return body(client, "http://agent/status") == "\"as it is\"\n" })
+	testutil.WaitFor("the status", func() bool { return body(client, "http://agent/status") == "\"as it is\"\n" })
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)

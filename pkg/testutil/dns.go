@@ -146,17 +146,13 @@ func (s *DNSServer) Start() {
 		Eventually(s.ns.t, func() (err error) {
 			s.ns.Do(func() {
 				lc := net.ListenConfig{Control: s.config.control}
-				if udp, err = lc.ListenPacket(context.Background(), family("udp", at), at.String()); err != nil {
-					return
-				}
-				if tcp, err = lc.Listen(context.Background(), family("tcp", at), at.String()); err != nil {
-					_ = udp.Close()
+				if udp, err = lc.ListenPacket(context.Background(), family("udp", at), at.String()); err == nil {
+					if tcp, err = lc.Listen(context.Background(), family("tcp", at), at.String()); err != nil {
+						_ = udp.Close()
+					}
 				}
 			})
-			if err != nil {
-				return fmt.Errorf("%s: listen on %s in %s: %w", s.config.Name, at, s.ns.name, err)
-			}
-			return nil
+			return ErrorIf(err != nil, "%s: listen on %s in %s: %v", s.config.Name, at, s.ns.name, err)
 		})
 		for _, server := range []*dns.Server{{PacketConn: udp}, {Listener: tcp}} {
 			network := "udp"

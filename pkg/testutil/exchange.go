@@ -41,8 +41,8 @@ func RoundTrip(t TB, conn *dns.Conn, q *dns.Msg) (m *dns.Msg) {
 	return m
 }
 
-// WaitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows the line that waits.
-func WaitFor(_ TB, _ string, ok func() bool) {
+// WaitFor yields the processor until ok holds. Only the test binary's own timeout bounds it; the stack trace shows what it waits for.
+func WaitFor(_ string, ok func() bool) {
 	for !ok() {
 		runtime.Gosched()
 	}

@@ -39,7 +39,7 @@ func (w *watcher) Record(a queryinfo.Answer) {
 // take returns what the watcher saw, once it saw n reports.
 func (w *watcher) take(t testing.TB, n int) (seen []queryinfo.Answer) {
 	t.Helper()
-	testutil.WaitFor(t, fmt.Sprintf("%d answers are observed", n), func() bool {
+	testutil.WaitFor(fmt.Sprintf("%d answers are observed", n), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if seen = w.seen; len(seen) >= n {
@@ -165,7 +165,7 @@ func TestFirst(t *testing.T) {
 		}
 		first.mu.Unlock()
 	}
-	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor("nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
 // TestFirstSaysNothing: if the fast path handles a UDP query without an answer, the client gets none, the chain does not get the query, and

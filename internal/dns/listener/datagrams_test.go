@@ -169,7 +169,7 @@ func TestNoGoroutinePerMiss(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+		testutil.WaitFor("nothing is in work", func() bool { return inWork(s) == 0 })
 	}
 	mu.Lock()
 	defer mu.Unlock()

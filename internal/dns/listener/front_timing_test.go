@@ -39,7 +39,7 @@ func TestTimingIdleConnectionEnds(t *testing.T) {
 func TestTimingPipedStop(t *testing.T) {
 	h, s, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
-	testutil.WaitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
+	testutil.WaitFor("it is in work", func() bool { return h.in.Load() == 1 })
 	done := stopping(t, s)
 	close(h.free)
 	begun := time.Now()

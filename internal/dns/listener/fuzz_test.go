@@ -175,7 +175,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 		for !next() {
 		}
 	}
-	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor("nothing is in work", func() bool { return inWork(s) == 0 })
 	for len(answers) < due {
 		next()
 	}

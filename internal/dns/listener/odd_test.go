@@ -89,7 +89,7 @@ func TestOddPackets(t *testing.T) {
 				continue
 			}
 			// The packet was read before the neighbour's query. A query of the pod's own is answered after it.
-			testutil.WaitFor(t, "the packet is dealt with", func() bool { return inWork(s) == 0 })
+			testutil.WaitFor("the packet is dealt with", func() bool { return inWork(s) == 0 })
 			marker, got := slices.Clone(good), make([]byte, 512)
 			marker[0] ^= 0xff
 			own.Write(marker)

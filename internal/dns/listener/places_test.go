@@ -85,7 +85,7 @@ func TestIdleWorkers(t *testing.T) {
 	}
 	close(release)
 	done.Wait()
-	testutil.WaitFor(t, "the workers rest", func() bool {
+	testutil.WaitFor("the workers rest", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return len(w.idle) >= idleWorkers

@@ -34,7 +34,7 @@ func TestPacketsInWork(t *testing.T) {
 	for i := range questions {
 		write(t, conn, testutil.Packed(t, question(fmt.Sprintf("q%d.cluster.local.", i), dns.TypeA)))
 	}
-	testutil.WaitFor(t, "half of the places are taken", func() bool {
+	testutil.WaitFor("half of the places are taken", func() bool {
 		return inWork(s) == 8 && s.quota.dropped.Load() == questions-8
 	})
 	from, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP("127.0.3.1")}}).Dial("udp", addressOf(cfg))
@@ -54,8 +54,8 @@ func TestPacketsInWork(t *testing.T) {
 		conn.Write(m)
 	}
 	neighbour("behind odd messages")
-	testutil.WaitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
-	testutil.WaitFor(t, "no source is remembered", func() bool { return s.sources() == 0 })
+	testutil.WaitFor("nothing is in work", func() bool { return inWork(s) == 0 })
+	testutil.WaitFor("no source is remembered", func() bool { return s.sources() == 0 })
 }
 
 // TestFullQuota: while no slot is free, the server does not read. Queries wait in the socket and are answered later.
@@ -120,7 +120,7 @@ func TestConnectionFlood(t *testing.T) {
 			flood[i].Conn.Write([]byte{0, 40}[:1+i%3/2]) // the beginning of a query that never comes
 		}
 	}
-	testutil.WaitFor(t, "the flood is accepted and cut", func() bool { return counted(t, s)["tcp_connections_shed_total idle"] >= 186 })
+	testutil.WaitFor("the flood is accepted and cut", func() bool { return counted(t, s)["tcp_connections_shed_total idle"] >= 186 })
 	// Nothing is refused, also where accepting is faster than reading.
 	if got := counted(t, s); got["tcp_connections"] < 17 || got["tcp_connections"] > 18 || got["tcp_connections_shed_total refused"] > 0 {
 		t.Errorf("want the neighbours' 4 and half of the 28 other places, and none refused: %v", got)
@@ -137,5 +137,5 @@ func TestConnectionFlood(t *testing.T) {
 	for _, c := range append(flood, quiet...) {
 		c.Close()
 	}
-	testutil.WaitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
+	testutil.WaitFor("closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
 }

@@ -144,7 +144,7 @@ func stopping(t *testing.T, s *Server) (done chan error) {
 	_, tcp := halves(t, s)
 	done = make(chan error, 1)
 	go func() { done <- s.Stop() }()
-	testutil.WaitFor(t, "connections end", func() bool {
+	testutil.WaitFor("connections end", func() bool {
 		tcp.conns.mu.Lock()
 		defer tcp.conns.mu.Unlock()
 		return tcp.conns.draining

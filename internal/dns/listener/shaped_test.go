@@ -112,7 +112,7 @@ func TestSlowLink(t *testing.T) {
 					t.Error("the slow link held nothing back: the test says nothing")
 				}
 				shape(false) // with it goes what waits in its queue
-				testutil.WaitFor(t, "the socket is as it was", func() bool {
+				testutil.WaitFor("the socket is as it was", func() bool {
 					fast.Write(q)
 					most, err := sendBuffer(udp)
 					return err == nil && most == before && roomless(udp)

@@ -113,7 +113,7 @@ func wantEnd(t *testing.T, conn *dns.Conn) {
 func TestPipelined(t *testing.T) {
 	h, _, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
-	testutil.WaitFor(t, "the slow one is in work", func() bool { return h.in.Load() == 1 })
+	testutil.WaitFor("the slow one is in work", func() bool { return h.in.Load() == 1 })
 	send(t, conn, 2, "fast.example.org.")
 	wantIDs(t, conn, 2)
 	send(t, conn, 3, "kept.example.org.")
@@ -131,7 +131,7 @@ func TestHalfClosed(t *testing.T) {
 	send(t, conn, 1, "slow.example.org.")
 	send(t, conn, 2, "slower.example.org.")
 	testutil.Must(t, conn.Conn.(*net.TCPConn).CloseWrite())
-	testutil.WaitFor(t, "both are in work", func() bool { return h.in.Load() == 2 })
+	testutil.WaitFor("both are in work", func() bool { return h.in.Load() == 2 })
 	h.free <- struct{}{}
 	h.free <- struct{}{}
 	readIDs(t, conn, 2)
@@ -155,14 +155,14 @@ func TestPipedShare(t *testing.T) {
 	}
 	// Half of all slots, and one query for each connection, which is read no further.
 	const most = running/2 + 3
-	testutil.WaitFor(t, "the share is taken", func() bool { return h.in.Load() == most })
+	testutil.WaitFor("the share is taken", func() bool { return h.in.Load() == most })
 	other := dialTCP(t, "127.0.0.2", h.cfg)
 	for i := range uint16(20) {
 		send(t, other, 2*i, "slow.example.org.")
 		send(t, other, 2*i+1, "fast.example.org.")
 		wantIDs(t, other, 2*i+1)
 	}
-	testutil.WaitFor(t, "the other's are in work", func() bool { return h.in.Load() >= most+20 }) // the last may begin after the answer to the one behind it
+	testutil.WaitFor("the other's are in work", func() bool { return h.in.Load() >= most+20 }) // the last may begin after the answer to the one behind it
 	testutil.Equal(t, "queries in progress", most+20, h.in.Load())
 	close(h.free)
 	for _, conn := range greedy {
@@ -170,14 +170,14 @@ func TestPipedShare(t *testing.T) {
 		slices.Sort(ids)
 		testutil.Equal(t, "queries answered", each, len(slices.Compact(ids)))
 	}
-	testutil.WaitFor(t, "all places are free", func() bool { return s.piped() == 0 })
+	testutil.WaitFor("all places are free", func() bool { return s.piped() == 0 })
 }
 
 // TestPipedStop: a server that stops answers what was sent before, over UDP and on a connection, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
 	h, s, conn := newHeld(t, nil)
 	send(t, conn, 1, "slow.example.org.")
-	testutil.WaitFor(t, "it is in work", func() bool { return h.in.Load() == 1 })
+	testutil.WaitFor("it is in work", func() bool { return h.in.Load() == 1 })
 	udp := &dns.Conn{Conn: dialUDP(t, addressOf(h.cfg))}
 	const many = 200
 	for i := range uint16(many) {
@@ -202,7 +202,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 	wire := framed(testutil.Packed(t, second))
 	write(t, conn.Conn, wire[:9])
 	_, tcp := halves(t, s)
-	testutil.WaitFor(t, "a part is read", func() bool {
+	testutil.WaitFor("a part is read", func() bool {
 		tcp.conns.mu.Lock()
 		defer tcp.conns.mu.Unlock()
 		for c := range tcp.conns.open {
@@ -228,7 +228,7 @@ func TestEndlessQueries(t *testing.T) {
 	of.await(c)
 	of.heard(c)
 	write(t, client, []byte("the next query"))
-	testutil.WaitFor(t, "it has arrived", func() bool { return c.unread() > 0 })
+	testutil.WaitFor("it has arrived", func() bool { return c.unread() > 0 })
 	for _, cut := range []bool{false, true} {
 		of.drain(time.Unix(1, 0), cut)
 		if goes, ends := of.await(c); goes == cut || !ends {
@@ -245,11 +245,11 @@ func TestReset(t *testing.T) {
 	for i := range uint16(questions) {
 		send(t, conn, i, "slow.example.org.")
 	}
-	testutil.WaitFor(t, "they are in work", func() bool { return h.in.Load() == questions })
+	testutil.WaitFor("they are in work", func() bool { return h.in.Load() == questions })
 	testutil.Must(t, errors.Join(conn.Conn.(*net.TCPConn).SetLinger(0), conn.Close()))
 	close(h.free)
 	w.take(t, questions)
-	testutil.WaitFor(t, "it has no place", s.noPlaces)
+	testutil.WaitFor("it has no place", s.noPlaces)
 	testutil.Equal(t, "further reports", 0, len(w.take(t, 0)))
 }
 
@@ -277,7 +277,7 @@ func TestDeafClient(t *testing.T) {
 	testutil.RequireRoot(t) // the server waits maxWrite for the client
 	t.Parallel()
 	s := deafClient(t)
-	testutil.WaitFor(t, "it has no place", s.noPlaces)
+	testutil.WaitFor("it has no place", s.noPlaces)
 }
 
 // TestGiantQuestion: only maxQueryTCP bytes of a query over TCP are used. A longer query is malformed, and the next one is read correctly.

@@ -48,6 +48,9 @@ func ReadHeader(m []byte) Header {
 	return Header{word(0), word(1), word(2), word(3), word(4), word(5)}
 }
 
+// ID returns the ID of a message of at least HeaderSize bytes.
+func ID(m []byte) uint16 { return binary.BigEndian.Uint16(m) }
+
 // Records returns the number of records after the question section.
 func (h Header) Records() int { return int(h.Ancount) + int(h.Nscount) + int(h.Arcount) }
 

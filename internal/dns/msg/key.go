@@ -33,7 +33,7 @@ func (k *Key) Set(question []byte, do, cd bool) {
 // SetFlags sets the key to a question section and the Flags of another key.
 func (k *Key) SetFlags(question []byte, flags byte) {
 	k.n = copy(k.bytes[:MaxQuestion], question)
-	lower(k.bytes[:k.n-4])
+	lower(k.bytes[:k.n-typeClass])
 	k.bytes[k.n] = flags
 }
 

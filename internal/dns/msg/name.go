@@ -35,7 +35,7 @@ func Question[B []byte | string](m B) (question B, ok bool) {
 		}
 		off += int(m[off]) + 1
 	}
-	if off += 5; off > len(m) || off > HeaderSize+MaxQuestion { // the root label, type and class
+	if off += MinQuestion; off > len(m) || off > HeaderSize+MaxQuestion { // the root label, type and class
 		return question, false
 	}
 	return m[HeaderSize:off], true

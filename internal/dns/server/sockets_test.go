@@ -177,7 +177,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	for range 6 {
 		reload()
 	}
-	testutil.WaitFor(t, "goroutines and files to go", func() bool {
+	testutil.WaitFor("goroutines and files to go", func() bool {
 		g, f := count()
 		return g <= goroutines+2 && f <= files+2
 	})

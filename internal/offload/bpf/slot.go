@@ -45,9 +45,9 @@ func (s *objectSlot) fill(a *Answer) error {
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
 		return ErrUnfit
 	}
-	m := []byte(message.Bytes)
+	m := message.Bytes
 	start := msg.HeaderSize + len(a.Key.Question())
-	tail := m[start:]
+	tail := []byte(m[start:])
 	if len(tail) == 0 || len(tail) > maxTail {
 		return ErrUnfit
 	}
@@ -57,7 +57,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	}
 	s.TailSize = uint16(len(tail))
 	words(s.Data[wordsOf(a.Key.Name()):][:wordsOf(tail)], tail)
-	h := msg.ReadHeader(m)
+	h := msg.ReadHeader([]byte(m[:msg.HeaderSize]))
 	s.Flags3, s.Flags4 = byte(h.Bits>>8), byte(h.Bits)
 	s.An, s.Ns, s.Ar = bits.ReverseBytes16(h.Ancount), bits.ReverseBytes16(h.Nscount), bits.ReverseBytes16(h.Arcount) // as in m
 	s.Ttls = uint8(len(message.TTLs))
