@@ -402,7 +402,7 @@ findings: bin/tools/vale bin/tools/vet
 	@mkdir -p $(FINDINGS)
 	@bin/tools/vale --config hack/vale/vale.ini --no-exit --output line --glob '!{bin,dist,**/testdata}/**' . >$(FINDINGS)/prose
 	@{ for tags in none timing; do $(GO) vet -tags $$tags -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true; done; \
-		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^#/!s,^\(\./\)*,$$dir/,"; done; } | \
+		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^go: downloading/d; /^#/!s,^\(\./\)*,$$dir/,"; done; } | \
 		{ grep -v -e '^#' -e '^go: downloading' || true; } | LC_ALL=C sort -u >$(FINDINGS)/vet
 
 bin/tools/vet: $(wildcard hack/vet/*.go hack/vet/*/*.go hack/vet/go.mod)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -107,6 +108,13 @@ func (r *relay) note(wire []byte) (stop point, halt func()) {
 		close(reached)
 		<-dropped
 	}
+}
+
+// count returns how many messages came since the relay was armed.
+func (r *relay) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen[false] + r.seen[true]
 }
 
 func (r *relay) interfere(before func(update int)) {
@@ -245,19 +253,32 @@ func (a *adoption) kill(at point, more ...string) bool {
 	a.relay.arm(at)
 	p, _ := a.start(more...)
 	defer close(a.relay.dropped)
-	select {
-	case <-a.relay.reached:
-		p.Kill()
-		a.look()
-		a.served()
-		return true
-	case <-p.Exited():
+	if !a.reached(p) {
 		a.Logf("%s: ended by itself: %s", at, p.Output())
 		return false
-	case <-testutil.Context(a).Done():
-		a.Fatalf("%s: neither reached nor ended: %s", at, p.Output())
-		return false
 	}
+	p.Kill()
+	a.look()
+	a.served()
+	return true
+}
+
+// reached waits until the process is at the relay's point; false if it ends before. Each message has Patience: all of them have none,
+// because a server writes each of its hundreds of changes to the disk.
+func (a *adoption) reached(p *testutil.Process) bool {
+	a.Helper()
+	for before, now := -1, 0; now > before; now = a.relay.count() {
+		before = now
+		select {
+		case <-a.relay.reached:
+			return true
+		case <-p.Exited():
+			return false
+		case <-time.After(testutil.Patience()):
+		}
+	}
+	a.Fatalf("neither reached nor ended: %s", p.Output())
+	return false
 }
 
 // run runs the command to its end.
@@ -265,11 +286,7 @@ func (a *adoption) run(code int, want string, more ...string) string {
 	a.Helper()
 	a.relay.arm(point{})
 	p, out := a.start(more...)
-	select {
-	case <-p.Exited():
-	case <-testutil.Context(a).Done():
-		a.Fatalf("%v does not end: %s", more, p.Output())
-	}
+	a.reached(p)
 	a.look()
 	if have := p.Cmd.ProcessState.ExitCode(); have != code || !strings.Contains(p.Output(), want) {
 		a.Fatalf("%v ends with %d, want %d and %q: %s", more, have, code, want, p.Output())
