@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -274,7 +273,7 @@ func (a *adoption) reached(p *testutil.Process) bool {
 			return true
 		case <-p.Exited():
 			return false
-		case <-time.After(testutil.Patience()):
+		case <-testutil.Context(a).Done():
 		}
 	}
 	a.Fatalf("neither reached nor ended: %s", p.Output())
