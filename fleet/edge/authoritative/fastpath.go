@@ -231,27 +231,18 @@ const scopeAt = 7
 // query, are ignored, as by a server that does not implement them (RFC 6891, section 6.1.2).
 func subnetIn(options []byte) (o subnetOption, ok bool) {
 	for len(options) > 0 {
-		if len(options) < 4 {
-			return o, false
-		}
-		code, end := binary.BigEndian.Uint16(options), 4+int(binary.BigEndian.Uint16(options[2:]))
-		if end > len(options) {
-			return o, false
-		}
-		switch code {
-		case dns.EDNS0COOKIE:
-		case dns.EDNS0SUBNET:
-			if o.bytes != nil {
+		code, content, rest, ok := msg.CutOption(options)
+		switch {
+		case ok && code == dns.EDNS0COOKIE:
+		case ok && code == dns.EDNS0SUBNET && o.bytes == nil:
+			if o.network, ok = networkIn(content); !ok {
 				return o, false
 			}
-			if o.network, ok = networkIn(options[4:end]); !ok {
-				return o, false
-			}
-			o.bytes = options[:end]
+			o.bytes = options[:len(options)-len(rest)]
 		default:
 			return o, false
 		}
-		options = options[end:]
+		options = rest
 	}
 	return o, true
 }

@@ -2,7 +2,6 @@ package authoritative
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net"
@@ -204,7 +203,7 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 			a.at = map[netip.Addr]int{}
 		}
 		a.at[ip] = len(a.addresses[i])
-		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(ip, header), t})
+		a.addresses[i] = append(a.addresses[i], address{rr, wireOf(rr), t})
 	} else {
 		a.addresses[i][at].target = merge(a.addresses[i][at].target, t)
 	}
@@ -232,15 +231,11 @@ func ofHeartbeats(t Target) bool {
 	return false
 }
 
-// wireOf returns the bytes of an address record in an answer, with a pointer to the name in the question section (RFC 1035,
-// sections 3.2.1 and 4.1.4).
-func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
-	b := []byte{0xc0, msg.HeaderSize}
-	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
-	b = binary.BigEndian.AppendUint16(b, h.Class)
-	b = binary.BigEndian.AppendUint32(b, h.Ttl)
-	b = binary.BigEndian.AppendUint16(b, uint16(ip.BitLen()/8))
-	return append(b, ip.AsSlice()...)
+// wireOf returns the bytes of an address record in an answer, with a pointer to the name in the question section (RFC 1035, section 4.1.4).
+func wireOf(rr dns.RR) []byte {
+	b := make([]byte, dns.Len(rr))
+	n, _ := dns.PackRR(rr, b, 0, map[string]int{rr.Header().Name: msg.HeaderSize}, true) // an address, at a name that came in a message
+	return b[:n]
 }
 
 // found is the answer of a plain server.

@@ -61,7 +61,7 @@ func (z *Zones[V]) Add(zone string, v V) error {
 // Find returns the value of the longest zone that contains the query's name; ok is false if there is none.
 func (z *Zones[V]) Find(q *msg.Query) (v V, ok bool) {
 	name := q.Name()
-	for at := 0; at < len(name); at += int(name[at]) + 1 {
+	for at := 0; at < len(name); at = msg.NextLabel(name, at) {
 		if z.lengths[len(name)-at] {
 			if v, ok = z.byName[string(name[at:])]; ok {
 				return v, true

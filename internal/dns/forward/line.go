@@ -15,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/internal/dns/msg"
 )
 
 // line is a UDP socket, or a TCP or TLS connection, to a server. It carries one query at a time. Several queries on one TCP connection
@@ -77,7 +79,7 @@ func newID() uint16 { return uint16(rand.Uint32()) } //nolint:gosec // see above
 // send sends the query in wire, which pack has returned, with a new ID.
 func (l *line) send(wire []byte) (id uint16, err error) {
 	id = newID()
-	binary.BigEndian.PutUint16(wire[2:], id)
+	msg.SetID(wire[2:], id)
 	if !l.stream {
 		wire = wire[2:]
 	}

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -96,14 +97,7 @@ func whole(wire []byte, m *dns.Msg) bool {
 }
 
 func sameQuestion(m, req *dns.Msg) bool {
-	if len(m.Question) != len(req.Question) {
-		return false
-	}
-	for i, q := range req.Question {
-		a := m.Question[i]
-		if a.Qtype != q.Qtype || a.Qclass != q.Qclass || !strings.EqualFold(a.Name, q.Name) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(m.Question, req.Question, func(a, q dns.Question) bool {
+		return a.Qtype == q.Qtype && a.Qclass == q.Qclass && strings.EqualFold(a.Name, q.Name)
+	})
 }

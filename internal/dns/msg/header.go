@@ -51,6 +51,23 @@ func ReadHeader(m []byte) Header {
 // ID returns the ID of a message of at least HeaderSize bytes.
 func ID(m []byte) uint16 { return binary.BigEndian.Uint16(m) }
 
+// SetID sets the ID of a message of at least HeaderSize bytes.
+func SetID(m []byte, id uint16) { binary.BigEndian.PutUint16(m, id) }
+
+// Adapt sets ID, RD and CD in a stored answer, which has none of them, and clears AD unless ad is true.
+func Adapt(m []byte, id uint16, rd, cd, ad bool) {
+	SetID(m, id)
+	if rd {
+		m[2] |= BitRD
+	}
+	if cd {
+		m[3] |= BitCD
+	}
+	if !ad {
+		m[3] &^= BitAD
+	}
+}
+
 // Records returns the number of records after the question section.
 func (h Header) Records() int { return int(h.Ancount) + int(h.Nscount) + int(h.Arcount) }
 
@@ -71,4 +88,4 @@ func IsWholeAnswer(m []byte) bool {
 }
 
 // Rcode returns the response code in the header, without the extension in an OPT record. The message must have at least HeaderSize bytes.
-func Rcode(m []byte) int { return int(m[3] & RcodeMask) }
+func Rcode[B []byte | string](m B) int { return int(m[3] & RcodeMask) }

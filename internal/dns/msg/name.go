@@ -8,19 +8,21 @@ import (
 // ErrName means that a name cannot be written in wire form.
 var ErrName = errors.New("not a domain name")
 
-// SkipName returns the offset after a name. It does not follow a compression pointer, which ends the name.
-func SkipName(m []byte, off int) (end int, ok bool) {
-	for off < len(m) {
-		switch c := m[off]; {
-		case c == 0:
-			return off + 1, true
-		case c >= 0xc0:
-			return off + 2, off+2 <= len(m)
-		case c > maxLabel:
-			return 0, false
-		default:
-			off += int(c) + 1
-		}
+// skipLabels returns the offset of what ends the labels at an offset: the root label or a compression pointer, if the message is whole.
+func skipLabels[B []byte | string](m B, off int) int {
+	for off < len(m) && m[off] != 0 && m[off] <= maxLabel {
+		off += int(m[off]) + 1
+	}
+	return off
+}
+
+// skipName returns the offset after a name. It does not follow a compression pointer, which ends the name.
+func skipName(m []byte, off int) (end int, ok bool) {
+	switch off = skipLabels(m, off); {
+	case off < len(m) && m[off] == 0:
+		return off + 1, true
+	case off+2 <= len(m) && m[off] >= 0xc0:
+		return off + 2, true
 	}
 	return 0, false
 }
@@ -28,17 +30,12 @@ func SkipName(m []byte, off int) (end int, ok bool) {
 // Question returns a message's question section, which must have one record. It fails on a compression pointer, because there is no name
 // before the section to point to.
 func Question[B []byte | string](m B) (question B, ok bool) {
-	off := HeaderSize
-	for off < len(m) && m[off] != 0 {
-		if m[off] > maxLabel {
-			return question, false
-		}
-		off += int(m[off]) + 1
-	}
-	if off += MinQuestion; off > len(m) || off > HeaderSize+MaxQuestion { // the root label, type and class
+	off := skipLabels(m, HeaderSize)
+	end := off + MinQuestion // the root label, type and class
+	if end > len(m) || m[off] != 0 || end > HeaderSize+MaxQuestion {
 		return question, false
 	}
-	return m[HeaderSize:off], true
+	return m[HeaderSize:end], true
 }
 
 // AppendQuestion appends a question section: the name, whose case it does not change, type and class. The name is in presentation form
@@ -114,6 +111,9 @@ func Name(name string) ([]byte, error) {
 	lower(wire)
 	return wire, nil
 }
+
+// NextLabel returns the offset after the label at an offset of a name in wire form.
+func NextLabel(name []byte, off int) int { return off + 1 + int(name[off]) }
 
 // lower changes ASCII letters to lower case (RFC 4343). It may be used for a whole name in wire form, because label lengths are below
 // 'A'.

@@ -53,6 +53,16 @@ func (o *OPT) Append(b []byte, start int) []byte {
 	return b
 }
 
+// CutOption returns the code and content of the first option, and the options after it; ok is false if there is no whole option.
+func CutOption(options []byte) (code uint16, content, rest []byte, ok bool) {
+	if len(options) >= 4 {
+		if end := 4 + int(binary.BigEndian.Uint16(options[2:])); end <= len(options) {
+			return binary.BigEndian.Uint16(options), options[4:end], options[end:], true
+		}
+	}
+	return 0, nil, nil, false
+}
+
 // MaxAnswer returns the maximum size in bytes of an answer to a client that sent this OPT record.
 func (o *OPT) MaxAnswer(tcp bool) int {
 	if tcp {

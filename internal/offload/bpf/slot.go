@@ -71,7 +71,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	}
 	if a.Rotate && message.Addresses > 1 {
 		places := message.TTLs[message.First:]
-		first := places[0] + 6 // after the record's TTL and data length
+		first := places[0] + msg.DataAfterTTL
 		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint8(message.Addresses), places[1]-places[0]
 		s.RotateWords = m[first-1] / 4
 		if s.lastAddress() > maxTail-16 {

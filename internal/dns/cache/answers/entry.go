@@ -65,60 +65,55 @@ func NewEntry(k *msg.Key, class Class, message []byte, ttl uint32) (*Entry, erro
 
 // fill parses the message and sets blob and size.
 func (e *Entry) fill(m []byte) error {
-	var places [64]uint16
-	question, at, err := parse(m, places[:0])
+	var some [64]msg.Record
+	question, records, err := parse(m, some[:0])
 	if err != nil {
 		return err
 	}
-	end := msg.HeaderSize + len(question)
-	first, count := addresses(m, at, end)
-	var b strings.Builder
-	b.Grow(len(m) + setSize + 2*len(at))
-	head := [msg.HeaderSize]byte(m)
-	head[0], head[1] = 0, 0
-	head[2] = head[2]&msg.BitAA | msg.BitQR
-	head[3] &= msg.BitRA | msg.BitAD | msg.RcodeMask
-	b.Write(head[:])
+	head, end := msg.ReadHeader(m), msg.HeaderSize+len(question)
+	first, count := addresses(m, records[:head.Ancount])
+	head.Id, head.Bits = 0, head.Bits&keptBits|msg.BitQR<<8
 	var k msg.Key
 	k.SetFlags(question, e.flags)
+	var b strings.Builder
+	var raw [msg.HeaderSize]byte
+	b.Grow(len(m) + setSize + 2*len(records))
+	b.Write(head.Append(raw[:0]))
 	b.Write(k.Question())
 	b.Write(m[end:])
-	for _, n := range [][]uint16{{first, count}, at} {
-		for _, t := range n {
-			b.Write([]byte{byte(t >> 8), byte(t)})
-		}
+	b.Write([]byte{byte(first >> 8), byte(first), byte(count >> 8), byte(count)})
+	for _, r := range records {
+		b.Write([]byte{byte(r.TTL >> 8), byte(r.TTL)})
 	}
 	e.blob, e.size = b.String(), uint16(len(m))
 	return nil
 }
 
+// keptBits are the bits of an answer's header that are stored as they came.
+const keptBits = msg.BitAA<<8 | msg.BitRA | msg.BitAD | msg.RcodeMask
+
 // setSize is the size of the two numbers in blob that describe the set of addresses, before the TTL offsets.
 const setSize = 4
 
 // addresses finds the first set of records in the answer section whose addresses can be rotated: consecutive records at equal distances
-// with one owner, type (A or AAAA) and class. at has the offsets of all TTLs, and start is the offset of the answer section. count is 0 if
-// there is no such set.
-func addresses(m []byte, at []uint16, start int) (first, count uint16) {
-	before := 0 // offset of the previous record
-	for i := range msg.ReadHeader(m).Ancount {
-		ttl := int(at[i])
-		size := int(binary.BigEndian.Uint16(m[ttl+4:]))
-		switch kind := binary.BigEndian.Uint16(m[ttl-4:]); {
-		case kind == msg.TypeA && size == 4, kind == msg.TypeAAAA && size == 16:
-			if count > 0 && sameSet(m, before, int(at[i-1]), start, ttl) && (count == 1 || at[i]-at[i-1] == at[i-1]-at[i-2]) {
+// with one owner, type (A or AAAA) and class. count is 0 if there is no such set.
+func addresses(m []byte, answers []msg.Record) (first, count uint16) {
+	for i, r := range answers {
+		switch {
+		case r.IsAddress():
+			if count > 0 && msg.SameSet(m, answers[i-1], r) && (count == 1 || r.TTL-answers[i-1].TTL == answers[i-1].TTL-answers[i-2].TTL) {
 				count++
 				break
 			}
 			if count > 1 {
 				return first, count
 			}
-			first, count = i, 1
+			first, count = uint16(i), 1
 		case count > 1:
 			return first, count
 		default:
 			count = 0
 		}
-		before, start = start, ttl+6+size
 	}
 	if count < 2 {
 		return 0, 0
@@ -126,39 +121,25 @@ func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	return first, count
 }
 
-// sameSet reports whether two records have the same owner, type and class. a and b are their offsets, aTTL and bTTL the offsets of their
-// TTLs. Owners are equal if their bytes are, or if the second is a compression pointer to the first (RFC 1035, section 4.1.4). Otherwise
-// they count as different, and the records are not rotated. A pointer reaches only the first 16 KiB, so none equals 0xc000 plus a later a.
-func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
-	if string(m[aTTL-4:aTTL]) != string(m[bTTL-4:bTTL]) {
-		return false
-	}
-	one, two := m[a:aTTL-4], m[b:bTTL-4]
-	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000+a
-}
-
-// parse returns a message's question section, and appends the offsets of all TTLs to at. It fails unless the message is a complete answer
-// to one query, without OPT record.
-func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
-	if !msg.IsWholeAnswer(m) {
-		return nil, nil, ErrMessage
-	}
+// parse returns a message's question section, and appends its records. It fails unless the message is a complete answer to one query,
+// without OPT record.
+func parse(m []byte, records []msg.Record) (question []byte, _ []msg.Record, err error) {
 	question, ok := msg.Question(m)
-	if !ok {
+	if !ok || !msg.IsWholeAnswer(m) {
 		return nil, nil, ErrMessage
 	}
 	off := msg.HeaderSize + len(question)
 	for range msg.ReadHeader(m).Records() {
-		if off, ok = msg.SkipName(m, off); !ok || off+10 > len(m) || msg.IsOPT(binary.BigEndian.Uint16(m[off:])) {
+		r, ok := msg.ReadRecord(m, off)
+		if !ok || msg.IsOPT(r.Type) {
 			return nil, nil, ErrMessage
 		}
-		at = append(at, uint16(off+4))
-		off += 10 + int(binary.BigEndian.Uint16(m[off+8:]))
+		records, off = append(records, r), int(r.End)
 	}
 	if off != len(m) {
 		return nil, nil, ErrMessage
 	}
-	return question, at, nil
+	return question, records, nil
 }
 
 // Reply has the parts of a reply that do not come from the entry.
@@ -177,16 +158,7 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)
 	m := b[start:]
-	binary.BigEndian.PutUint16(m, r.ID)
-	if r.RD {
-		m[2] |= msg.BitRD
-	}
-	if r.CD {
-		m[3] |= msg.BitCD
-	}
-	if !r.AD {
-		m[3] &^= msg.BitAD
-	}
+	msg.Adapt(m, r.ID, r.RD, r.CD, r.AD)
 	copy(m[msg.HeaderSize:], r.Question)
 	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
 		binary.BigEndian.PutUint32(m[e.number(i):], r.TTL)
@@ -212,7 +184,7 @@ func (e *Entry) rotate(m []byte) {
 		return
 	}
 	places := int(e.size) + setSize + 2*e.number(int(e.size))
-	begin, step := e.number(places)+6, e.number(places+2)-e.number(places)
+	begin, step := e.number(places)+msg.DataAfterTTL, e.number(places+2)-e.number(places)
 	words := 1
 	if e.blob[begin-1] == 16 {
 		words = 4
@@ -233,7 +205,7 @@ func (e *Entry) rotate(m []byte) {
 func (e *Entry) Size() int { return int(e.size) }
 
 // Rcode is the answer's response code.
-func (e *Entry) Rcode() int { return int(e.blob[3] & msg.RcodeMask) }
+func (e *Entry) Rcode() int { return msg.Rcode(e.blob) }
 
 // Class is the entry's class.
 func (e *Entry) Class() Class { return e.class }
