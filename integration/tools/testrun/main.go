@@ -21,21 +21,12 @@ import (
 	"time"
 )
 
-// fuzzing is the flags of the search for new inputs.
-type fuzzing struct {
-	fuzzTime time.Duration
-	fuzzOnly bool
-	keep     string
-	budget   time.Duration
-}
-
 type options struct {
-	race     bool
-	plain    folders
-	short    bool
-	parallel int
-	timeout  time.Duration
-	fuzzing
+	race      bool
+	plain     folders
+	short     bool
+	parallel  int
+	timeout   time.Duration
 	stopwatch func() (elapsed func() time.Duration)
 	split     folders
 	shards    int
@@ -64,10 +55,6 @@ func main() {
 	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
 	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time; 1: and one test at a time, also of those that call t.Parallel")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")
-	flag.DurationVar(&o.fuzzTime, "fuzztime", 0, "also run each fuzz target that long (0: its stored cases only)")
-	flag.BoolVar(&o.fuzzOnly, "fuzzonly", false, "fuzz, and run no tests")
-	flag.StringVar(&o.keep, "keep", "", "an input that fuzzing found is kept in this folder and named, and is no failure: searching by chance must not decide whether a check passes")
-	flag.DurationVar(&o.budget, "budget", 0, "fuzz no further packages after that long (0: all); those left out are named")
 	flag.Var(&o.split, "split", "each test of the packages in these folders, comma-separated, runs in a process of its own, next to the other packages")
 	flag.IntVar(&o.shards, "shards", 4, "tests of -split run at the same time")
 	flag.StringVar(&o.log, "log", "", "append time, commit, load average, result and duration to this file")
@@ -118,20 +105,10 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	all := slices.Clone(packages)
 	r := newReport(os.Stdout)
 	r.quarantined = quarantined
-	if !o.fuzzOnly {
-		if err := runTests(ctx, o, packages, r); err != nil {
-			return false, err
-		}
-	}
-	if o.fuzzTime > 0 {
-		if err := fuzz(ctx, o, packages, r); err != nil {
-			return false, err
-		}
+	if err := runTests(ctx, o, packages, r); err != nil {
+		return false, err
 	}
 	r.longest(o.longest)
-	if o.fuzzOnly {
-		return r.close(allowed, o.ci), nil
-	}
 	return r.closeCited(o, allowed, all)
 }
 

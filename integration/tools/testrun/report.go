@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // maxOutput is how much of one failed test is printed, from its end: a failed load test must not bury the next failure.
@@ -22,7 +21,7 @@ type test struct {
 	seconds   float64
 }
 
-// report takes in events and fuzz results, prints a line per package as it goes, and the sum at the end. Only add and stray may be
+// report takes in events, prints a line per package as it goes, and the sum at the end. Only add and stray may be
 // called from several goroutines.
 type report struct {
 	mu       sync.Mutex // held by add and stray
@@ -31,8 +30,7 @@ type report struct {
 	order    []*test
 	packages map[string][]string // output of a package that belongs to no test
 	builds   map[string][]string
-	failures int      // what failed outside any test: builds, panics, time limits
-	found    []string // inputs that fuzzing found, kept for the reader
+	failures int // what failed outside any test: builds, panics, time limits
 
 	quarantined map[string]string // reasons, by "package Test"
 }
@@ -143,24 +141,6 @@ func (r *report) buildFailed(pkg, output string) {
 	r.add(event{Action: "build-output", ImportPath: pkg, Output: output})
 	r.add(event{Action: "build-fail", ImportPath: pkg})
 	r.add(event{Action: "fail", Package: pkg, FailedBuild: pkg})
-}
-
-// fuzzed takes in one target's result. Inputs that were found and kept are named at the end and are no failure.
-func (r *report) fuzzed(pkg, target string, took time.Duration, ok bool, kept []string, output string) {
-	t := &test{pkg: pkg, name: target + " (fuzzed)", result: "pass"}
-	switch {
-	case !ok && len(kept) > 0:
-		r.printf("found %s %s\n%s\n", short(pkg), t.name, output)
-		for _, file := range kept {
-			r.found = append(r.found, short(pkg)+" "+target+": "+file)
-		}
-	case !ok:
-		t.result = "fail"
-		r.printf("FAIL  %s %s\n%s\n", short(pkg), t.name, output)
-	default:
-		r.printf("ok    %s %s (%.1fs)\n", short(pkg), t.name, took.Seconds())
-	}
-	r.order = append(r.order, t)
 }
 
 func (r *report) failedAny() bool {

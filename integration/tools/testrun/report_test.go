@@ -2,13 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -117,62 +115,6 @@ func TestReport(t *testing.T) {
 			testutil.Equal(t, "ok", tc.ok, r.close(allowed, tc.ci))
 			testutil.Equal(t, "report", tc.want, strings.Split(strings.TrimRight(out.String(), "\n"), "\n"))
 		})
-	}
-}
-
-func TestFuzzResultCounts(t *testing.T) {
-	var out strings.Builder
-	r := newReport(&out)
-	r.fuzzed("p", "FuzzA", time.Second, true, nil, "")
-	r.fuzzed("p", "FuzzB", time.Second, false, nil, "Failing input written to testdata/fuzz/FuzzB/1\n")
-	if r.close(nil, true) {
-		t.Error("a finding is no success")
-	}
-	for _, want := range []string{"Failing input written", "failed   p FuzzB (fuzzed)", "1 passed, 1 failed, 0 skipped"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in:\n%s", want, out.String())
-		}
-	}
-}
-
-// What a search by chance finds is kept and named, and decides nothing; a stored input that fails does.
-func TestFuzzFindingIsKept(t *testing.T) {
-	testutil.RequireRoot(t) // starts go test
-	dir := t.TempDir()
-	t.Chdir(dir)
-	for name, text := range map[string]string{
-		"go.mod": "module m\n\ngo 1.26\n", "a.go": "package m\n",
-		"a_test.go": `package m
-
-import "testing"
-
-func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if len(in) > 0 { t.Fatal(in) } }) }
-`,
-	} {
-		testutil.Must(t, os.WriteFile(name, []byte(text), 0o600))
-	}
-	var out strings.Builder
-	r := newReport(&out)
-	o := options{fuzzing: fuzzing{fuzzTime: testutil.Patience(), keep: filepath.Join(dir, "kept")},
-		stopwatch: func() func() time.Duration { return func() time.Duration { return 0 } }}
-	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
-	if !r.close(nil, true) || !strings.Contains(out.String(), "found    m FuzzA: "+o.keep) {
-		t.Errorf("a finding was not kept and named, or is a failure:\n%s", out.String())
-	}
-	if kept, _ := filepath.Glob(filepath.Join(o.keep, "FuzzA", "*")); len(kept) != 1 {
-		t.Fatalf("kept: %v, want one input", kept)
-	}
-	if left, _ := filepath.Glob("testdata/fuzz/FuzzA/*"); len(left) != 0 {
-		t.Errorf("left in the tree: %v", left)
-	}
-
-	// The same input, committed: now it is a failure.
-	stored := filepath.Join("testdata", "fuzz", "FuzzA")
-	testutil.Must(t, errors.Join(os.RemoveAll(stored), os.Rename(filepath.Join(o.keep, "FuzzA"), stored)))
-	r = newReport(&out)
-	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
-	if r.close(nil, true) {
-		t.Errorf("a stored input that fails is no success:\n%s", out.String())
 	}
 }
 

@@ -36,9 +36,6 @@ func (r *report) close(allowed []*regexp.Regexp, ci bool) bool {
 	for _, q := range quarantined {
 		r.printf("failed in quarantine %s\n", q)
 	}
-	for _, f := range r.found {
-		r.printf("found    %s: run it (go test -run of that target) and commit it with its fix\n", f)
-	}
 	for _, f := range failures {
 		r.printf("failed   %s\n", f)
 	}
