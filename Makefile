@@ -152,7 +152,7 @@ BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:li
 # By which a release goes to a registry (integration/release).
 PUSH := skopeo:skopeo docker-registry:docker-registry
 TEST_DEPS := $(PUSH) $(ZONESERVERS) $(GEODATA) $(BPF)
-test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
+test: deps build tools ## unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
 	@$(BUILT) $(TESTRUN) -race -plain $(PLAIN) $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(CITED) $(if $(LOG),-log $(LOG)) $(PKGS)
 

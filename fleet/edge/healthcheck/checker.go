@@ -189,7 +189,7 @@ func (c *Checker) start(check Check, o owner) *Target {
 			case <-timer.C:
 			}
 			begun := time.Now()
-			c.ask(ctx, t)
+			c.probeTarget(ctx, t)
 			// A target that waited longer than the interval for its slot goes to the end of the queue after a millisecond, not at once:
 			// Go 1.26's race detector crashes if a synctest bubble's timer has expired before it is waited for.
 			wait = max(time.Millisecond, c.o.Every-rand.N(c.o.Every/5)-time.Since(begun)) //nolint:gosec // no secret
@@ -198,8 +198,8 @@ func (c *Checker) start(check Check, o owner) *Target {
 	return t
 }
 
-// ask makes one probe, once a slot is free, and records the result.
-func (c *Checker) ask(ctx context.Context, t *Target) {
+// probeTarget makes one probe, once a slot is free, and records the result.
+func (c *Checker) probeTarget(ctx context.Context, t *Target) {
 	o := *t.owner.Load()
 	if !c.slots.take(ctx, o) {
 		return

@@ -261,7 +261,7 @@ func TestLongDead(t *testing.T) {
 				return b.list[0].health.failing.Load() && b.list[1].health.failing.Load()
 			})
 			open := openEnds.Load()
-			for i := range 3 * maxTrials {
+			for i := range 3 * maxProbes {
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 					defer cancel()

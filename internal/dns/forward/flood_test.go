@@ -103,24 +103,24 @@ func TestTrialsAreShared(t *testing.T) {
 		eventually(t, "it is known as dead", func() bool { b.from(t.Context(), podAt(1), "a.example."); return b.list[0].health.failing.Load() })
 		var wg sync.WaitGroup
 		var shed atomic.Int64
-		for i := range 5 * maxTrials {
+		for i := range 5 * maxProbes {
 			wg.Go(func() {
 				if _, code, err := b.exchange(t.Context(), podAt(66), fmt.Sprintf("n%d.example.", i)); code == dns.RcodeServerFailure && err == nil {
 					shed.Add(1)
 				}
 			})
 		}
-		eventually(t, "one pod has its share of trials", func() bool { return shed.Load() >= 4*maxTrials })
-		for i := range byte(2 * maxTrials) {
+		eventually(t, "one pod has its share of probes", func() bool { return shed.Load() >= 4*maxProbes })
+		for i := range byte(2 * maxProbes) {
 			wg.Go(func() { b.from(t.Context(), podAt(70+i), fmt.Sprintf("first%d.example.", i)) })
 		}
 		wg.Wait()
-		if got := shed.Load(); got != 5*maxTrials-maxTrials/2 || uint64(got) != b.Block.servers.shed.Load() {
-			t.Errorf("%d of one pod's %d were shed, %d counted", got, 5*maxTrials, b.Block.servers.shed.Load())
+		if got := shed.Load(); got != 5*maxProbes-maxProbes/2 || uint64(got) != b.Block.servers.shed.Load() {
+			t.Errorf("%d of one pod's %d were shed, %d counted", got, 5*maxProbes, b.Block.servers.shed.Load())
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for i := range 2 * maxTrials {
+		for i := range 2 * maxProbes {
 			if !tried[fmt.Sprintf("first%d.example.", i)] {
 				t.Errorf("the first question of pod %d was not tried", i)
 			}

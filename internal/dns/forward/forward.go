@@ -42,10 +42,10 @@ const (
 	hedgeAgain = 50 * time.Millisecond
 	// maxTries is the maximum number of tries for one query. It limits the connections and goroutines of a query that goes badly.
 	maxTries = 4
-	// maxTrials is the maximum number of queries in flight of one server block that are forwarded although all servers are failing. They
+	// maxProbes is the maximum number of queries in flight of one server block that are forwarded although all servers are failing. They
 	// show when a server answers again; all other queries fail at once. Clients share the number fairly (package fairshare), but each
 	// client may have one such query in any case, even above the maximum.
-	maxTrials = 64
+	maxProbes = 64
 )
 
 // Block is the plugin's handler in one server block. It forwards queries to the servers that its directive lists.
@@ -60,20 +60,20 @@ type Block struct {
 	list     []*server     // specs, then resorts; set by start
 	first    int           // index in list of the first server of the last resort
 	loops    []atomic.Bool // by index in list: whether the server sends queries back to this node
-	trials   trials
+	probes   probes
 	resorted atomic.Uint64 // queries that the last resort answered
 
 	stopWatch context.CancelFunc
 	watching  sync.WaitGroup
 }
 
-// Name implements plugin.Handler.
+// Name implements plugin.Handler. In a Corefile, the directive is `ask`, because `forward` is CoreDNS's own.
 func (a *Block) Name() string { return "ask" }
 
 // Errors of resolve.
 var (
 	errLoop   = errors.New("every server leads back to this node, see the log and neardns-agent status")
-	errTrials = errors.New("every server fails, and enough queries probe them already")
+	errProbes = errors.New("every server fails, and enough queries probe them already")
 	errCut    = errors.New("the answer is truncated, and the whole does not come over TCP")
 )
 
@@ -87,15 +87,15 @@ func (limited) Limit() bool { return true }
 // Unwrap returns the failures of the tries.
 func (l limited) Unwrap() error { return l.error }
 
-// trials are the queries in flight that are forwarded although all servers are failing (see maxTrials).
-type trials struct {
+// probes are the queries in flight that are forwarded although all servers are failing (see maxProbes).
+type probes struct {
 	mu    sync.Mutex // guards slots
 	slots fairshare.Pool
 }
 
 // enter reports whether a client's query may be forwarded although all servers are failing. If so, the caller must call leave when the
 // query ends.
-func (t *trials) enter(client netip.Addr) bool {
+func (t *probes) enter(client netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.slots.UsedBy(client) > 0 && !t.slots.MayAcquire(client) {
@@ -105,7 +105,7 @@ func (t *trials) enter(client netip.Addr) bool {
 	return true
 }
 
-func (t *trials) leave(client netip.Addr) {
+func (t *probes) leave(client netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.slots.Release(client)
@@ -118,7 +118,7 @@ func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	}
 	m, err := a.resolve(ctx, r, w.RemoteAddr())
 	switch {
-	case errors.Is(err, errTrials):
+	case errors.Is(err, errProbes):
 		return dns.RcodeServerFailure, nil // as plugin limit does: count the refusal, but neither store nor log it
 	case errors.Is(err, errUnpackable):
 		return dns.RcodeFormatError, plugin.Error(a.Name(), err)
@@ -136,13 +136,13 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 	if r.count == 0 {
 		return nil, errLoop
 	}
-	if r.trial {
+	if r.probing {
 		src := fairshare.Client(client)
-		if !a.trials.enter(src) {
+		if !a.probes.enter(src) {
 			a.servers.shed.Add(1)
-			return nil, errTrials
+			return nil, errProbes
 		}
-		defer a.trials.leave(src)
+		defer a.probes.leave(src)
 	}
 	return r.run(ctx)
 }
@@ -155,7 +155,7 @@ func (a *Block) plan(ctx context.Context, req *dns.Msg, overTCP bool) *hedgedQue
 		r.end = d
 	}
 	r.plan(overTCP || a.stream)
-	r.trial = r.allFailing()
+	r.probing = r.allFailing()
 	return r
 }
 
@@ -185,7 +185,7 @@ func stripOptions(req *dns.Msg) *dns.Msg {
 
 // start gets the block's servers from Servers, and starts loop detection. It is called once, when the block begins to serve.
 func (a *Block) start() {
-	a.trials.slots = fairshare.New(maxTrials)
+	a.probes.slots = fairshare.New(maxProbes)
 	for _, sp := range a.specs {
 		a.list = append(a.list, a.servers.acquire(sp))
 	}

@@ -48,7 +48,7 @@ type hedgedQuery struct {
 	began, end  time.Time
 	patience    time.Time // when the query ends if no server that it waits for has sent anything since it began
 	overTCP     bool      // the client uses TCP, so a truncated answer is of no use to it
-	trial       bool      // all servers of its tries were failing when it began
+	probing     bool      // all servers of its tries were failing when it began
 	suspected   bool      // health checks of the servers that sent nothing have been started
 	tries       [maxTries]try
 	count       int       // number of planned tries

@@ -95,7 +95,7 @@ func (r *hedgedQuery) finish(err error) (*dns.Msg, error) {
 		}
 		// A silent server may still answer, so the failure must not be cached; except if all servers were failing already and this one
 		// has sent nothing since.
-		limit = limit || resourceerr.ForQuery(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
+		limit = limit || resourceerr.ForQuery(t.err) || t.why == reasonSilent && (!r.probing || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}
 	if err = errors.Join(errs...); limit {

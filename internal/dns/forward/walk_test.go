@@ -101,7 +101,7 @@ func TestWalk(t *testing.T) {
 				q, m, took, err := b.walkOnce(w.begin(fmt.Sprintf("n%d-%d.example.", round, i)), r.IntN(3) == 0)
 				w.check(t, q, m, err, took)
 				most = max(most, q.next)
-				if q.trial {
+				if q.probing {
 					failing++
 				}
 				if m == nil {

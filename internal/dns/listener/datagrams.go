@@ -322,7 +322,7 @@ func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 		return // it may be a response, and replies to responses could go on forever
 	case action == dns.MsgAccept:
 		if r.Unpack(wire) == nil {
-			p.ask(source, w, r)
+			p.answer(source, w, r)
 			return
 		}
 	}

@@ -158,7 +158,7 @@ func (p *point) enter() *led {
 	}
 }
 
-func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
+func (p *point) answer(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
 	c := p.enter()
 	defer c.leave()
 	c.answer(p.observer, p.at, client, w, r)

@@ -17,8 +17,8 @@ import (
 
 // Addresses for documentation (RFC 5737, RFC 3849), so no real server or client has them.
 var (
-	trialServer4, trialClient4 = netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("192.0.2.1")
-	trialServer6, trialClient6 = netip.MustParseAddr("2001:db8::53"), netip.MustParseAddr("2001:db8::1")
+	testServer4, testClient4 = netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("192.0.2.1")
+	testServer6, testClient6 = netip.MustParseAddr("2001:db8::53"), netip.MustParseAddr("2001:db8::1")
 )
 
 const (
@@ -53,7 +53,7 @@ func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool,
 // checksum offload.
 func frameOf(server netip.Addr, question []byte) []byte {
 	const ethernet, udpSize = 14, 8
-	client, length := trialClient4, udpSize+len(question)
+	client, length := testClient4, udpSize+len(question)
 	b := make([]byte, ethernet, ethernet+40+length)
 	if server.Is4() {
 		b[12] = 8
@@ -63,7 +63,7 @@ func frameOf(server netip.Addr, question []byte) []byte {
 		b = append(append(b, client.AsSlice()...), server.AsSlice()...)
 		binary.BigEndian.PutUint16(b[ethernet+10:], ^onesSum(b[ethernet:]))
 	} else {
-		client = trialClient6
+		client = testClient6
 		b[12], b[13] = 0x86, 0xdd
 		b = binary.BigEndian.AppendUint16(append(b, 0x60, 0, 0, 0), uint16(length))
 		b = append(b, 17, 64)
@@ -110,7 +110,7 @@ func (l *Level) Test() (err error) {
 
 	defer func() {
 		err = errors.Join(err, l.Remove(key))
-		for _, server := range []netip.Addr{trialServer4, trialServer6} {
+		for _, server := range []netip.Addr{testServer4, testServer6} {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
@@ -118,11 +118,11 @@ func (l *Level) Test() (err error) {
 	if err := l.Put(&a); err != nil {
 		return err
 	}
-	if err := l.serve(netip.AddrPortFrom(trialServer4, dnsPort)); err != nil {
+	if err := l.serve(netip.AddrPortFrom(testServer4, dnsPort)); err != nil {
 		return err
 	}
 	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
-	if _, ok, err := l.Try(trialServer4, plain); err != nil {
+	if _, ok, err := l.Try(testServer4, plain); err != nil {
 		return err
 	} else if ok { // entries would be served for longer than D-070 allows
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
@@ -131,7 +131,7 @@ func (l *Level) Test() (err error) {
 	if err := l.Put(&a); err != nil {
 		return err
 	}
-	for _, server := range []netip.Addr{trialServer4, trialServer6} {
+	for _, server := range []netip.Addr{testServer4, testServer6} {
 		if err := l.serve(netip.AddrPortFrom(server, dnsPort)); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ func TestSelfTest(t *testing.T) {
 	l := open(t, 4)
 	testutil.Check(t, l.Test())
 	var group uint32
-	if len(l.byPlace) != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), &group) == nil {
+	if len(l.byPlace) != 0 || l.objects.Served.Lookup(servedAt(netip.AddrPortFrom(testServer4, dnsPort)), &group) == nil {
 		t.Error("something was left behind")
 	}
 	if all, err := l.Counts(); err != nil || all[0] != 0 || len(all) != SeriesMost {
