@@ -15,9 +15,6 @@ import (
 	"time"
 )
 
-// manifests is a folder of the products' own, as users apply it.
-func (n *Node) manifests(name string) string { return filepath.Join(n.Bin, "../install", name) }
-
 // InstallProduct applies one of the products' overlays, such as that of kube-proxy's mode, with lines as ApplyProduct, and waits until the
 // agent is ready and the fallback is proven.
 func (n *Node) InstallProduct(ctx context.Context, overlay string, lines ...string) error {
