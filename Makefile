@@ -232,7 +232,7 @@ test-manifests: ## render install/ and fleet/install/ as kubectl does, read it a
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
-	@$(GO) test -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
+	@$(GO) test -count=1 -timeout 30m -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
 	@[ -n "$(SHORT)" ] || (cd integration/controlplane && $(GO) test -count=1 -timeout 60m -v .) | $(call cited,integration/controlplane)
 	$(PASSED)
 
@@ -301,16 +301,20 @@ test-hosts: build ## the role hosts in full (as root): the file written 10,000 t
 	@$(BUILT) NEARDNS_HOSTS_MINUTES=10 $(GO) test -tags timing -count=1 -timeout 60m -run '^TestTimingHostsInTrouble$$' -parallel 12 -v ./agent | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	$(PASSED)
 
+# At the end of a target's time, Go 1.26 may report its own deadline as a failure (golang/go#75804). A finding names its input.
 fuzz: ## search for new failing inputs, each target for FUZZTIME (30s); what is found is in the package's testdata
-	@failed=0; for package in $(PKGS); do for target in $$($(GO) test -list '^Fuzz' $$package | grep ^Fuzz); do \
-		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package || failed=1; done; done; exit $$failed
+	@trap 'exit 130' INT; failed=0; for package in $(PKGS); do \
+		targets=$$($(GO) test -list '^Fuzz' $$package) || { echo "$$targets"; failed=1; continue; }; \
+		for target in $$(grep ^Fuzz <<<"$$targets"); do \
+			out=$$($(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package 2>&1) || \
+				{ grep -q 'context deadline exceeded' <<<"$$out" && ! grep -q 'Failing input' <<<"$$out"; } || failed=1; \
+			echo "$$target: $$out"; done; done; exit $$failed
 
 # The servers that neardns is measured beside, dnsperf, and what draws PNG.
 PEERS := unbound:unbound dnsmasq:dnsmasq-base kresd:knot-resolver dnsdist:dnsdist pdns_recursor:pdns-recursor dnsperf:dnsperf rsvg-convert:librsvg2-bin taskset:util-linux
 BENCHRUN = bin/tools/bench $(if $(SHORT),-short) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(WITH),-with $(WITH)) $(if $(WORKLOADS),-workloads $(WORKLOADS)) $(if $(PARTS),-parts $(PARTS))
 bench: bench-deps ## measure plugin and agent next to stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist, pdns-recursor and a node without a cache: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf,growth, ROUNDS=9); bin/bench.md, .json, .svg, .png
 	@$(BENCHRUN)
-	$(PASSED)
 
 bench-check: bench-deps ## bench that fails where a figure is beyond its limit, or surely worse than in integration/bench/result.json
 	@$(BENCHRUN) -check
@@ -318,6 +322,7 @@ bench-check: bench-deps ## bench that fails where a figure is beyond its limit, 
 bench-keep: bin/tools/bench ## make the last bench's result the committed one, and draw docs/project/bench.md and README.md from it
 	@bin/tools/bench -keep
 	@$(GO) test -count=1 -run '^TestFigures$$' ./integration/docs -update
+	@.ci/lanes -ran "make bench SHORT=1" # not by bench: the pages have the figures only now
 
 # What an edge is measured beside: stock CoreDNS, and these of Debian.
 EDGEPEERS := named:bind9 pdns_server:pdns-server knotd:knot gdnsd:gdnsd dnsperf:dnsperf taskset:util-linux
@@ -399,10 +404,12 @@ ceilings: findings ## lower the ceilings of make lint to what is counted now (LI
 	@$(GO) run ./hack/ceilings $(if $(LIST),-list $(LIST),-lower) $(FINDINGS)/prose $(FINDINGS)/vet
 
 FINDINGS := bin/findings
+# Only integration/steering has a file that is left out by the tag timing.
 findings: bin/tools/vale bin/tools/vet
 	@mkdir -p $(FINDINGS)
 	@bin/tools/vale --config hack/vale/vale.ini --no-exit --output line --glob '!{bin,dist,**/testdata}/**' . >$(FINDINGS)/prose
 	@{ $(GO) vet -tags timing -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true; \
+		$(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./integration/steering 2>&1 || true; \
 		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^go: downloading/d; /^#/!s,^\(\./\)*,$$dir/,"; done; } | \
 		{ grep -v -e '^#' -e '^go: downloading' || true; } | LC_ALL=C sort -u >$(FINDINGS)/vet
 

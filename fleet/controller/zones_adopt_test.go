@@ -252,7 +252,7 @@ func (a *adoption) kill(at point, more ...string) bool {
 	a.relay.arm(at)
 	p, _ := a.start(more...)
 	defer close(a.relay.dropped)
-	if !a.reached(p) {
+	if !a.reached(p, at) {
 		a.Logf("%s: ended by itself: %s", at, p.Output())
 		return false
 	}
@@ -262,11 +262,11 @@ func (a *adoption) kill(at point, more ...string) bool {
 	return true
 }
 
-// reached waits until the process is at the relay's point; false if it ends before. Each message has Patience: all of them have none,
-// because a server writes each of its hundreds of changes to the disk.
-func (a *adoption) reached(p *testutil.Process) bool {
+// reached waits until the process is at the relay's point; false if it ends before. Each message has Patience, because a server writes
+// hundreds of changes to the disk one by one; but there are at most five messages for each record.
+func (a *adoption) reached(p *testutil.Process, what any) bool {
 	a.Helper()
-	for before, now := -1, 0; now > before; now = a.relay.count() {
+	for before, now := -1, 0; now > before && now < 5*len(a.before); now = a.relay.count() {
 		before = now
 		select {
 		case <-a.relay.reached:
@@ -276,7 +276,7 @@ func (a *adoption) reached(p *testutil.Process) bool {
 		case <-testutil.Context(a).Done():
 		}
 	}
-	a.Fatalf("neither reached nor ended: %s", p.Output())
+	a.Fatalf("%v: neither reached nor ended after %d messages: %s", what, a.relay.count(), p.Output())
 	return false
 }
 
@@ -285,7 +285,7 @@ func (a *adoption) run(code int, want string, more ...string) string {
 	a.Helper()
 	a.relay.arm(point{})
 	p, out := a.start(more...)
-	a.reached(p)
+	a.reached(p, more)
 	a.look()
 	if have := p.Cmd.ProcessState.ExitCode(); have != code || !strings.Contains(p.Output(), want) {
 		a.Fatalf("%v ends with %d, want %d and %q: %s", more, have, code, want, p.Output())

@@ -138,7 +138,7 @@ func TestSilenceCostsOneLease(t *testing.T) {
 				return prober.Result{Instance: self}
 			}
 		})
-		pass(3 * time.Second)
+		pass(1500 * time.Millisecond)
 		var lost []string
 		for _, l := range n.Status().Leases {
 			if !l.Held {
@@ -153,7 +153,11 @@ func TestSilenceCostsOneLease(t *testing.T) {
 			t.Errorf("reason: %q", why)
 		}
 		w.answers(prober.Result{Instance: self})
-		pass(3 * time.Second) // the rest after a loss to silence
+		pass(time.Second)
+		if ready, _ := n.Ready(); ready {
+			t.Error("no rest after a loss to silence")
+		}
+		pass(2 * time.Second)
 		wantReady(t, n, "answers again")
 	})
 }

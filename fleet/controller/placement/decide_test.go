@@ -93,6 +93,9 @@ func TestDecide(t *testing.T) {
 			nodes: []Node{node("a", "infra=", "out"), node("b")}, want: Want{Spec: infra, Last: selector("x=")}, include: "a",
 			reasons: "Accepted NoReadyCache NoReadyCache", message: "no node loses its own",
 		},
+		"no node leaves, so none waits for a Ready cache": {
+			nodes: []Node{node("a", "infra=", "out")}, want: Want{Spec: infra, Last: infra}, include: "a", reasons: "Accepted Moving NoReadyCache",
+		},
 		"the entering cache is not Ready yet": {
 			nodes: []Node{node("a", "infra=", "unready"), node("b")}, want: Want{Spec: infra, Last: infra}, reasons: "Accepted NoReadyCache NoReadyCache",
 		},

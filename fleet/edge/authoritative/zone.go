@@ -235,7 +235,7 @@ func ofHeartbeats(t Target) bool {
 func wireOf(rr dns.RR) []byte {
 	b := make([]byte, dns.Len(rr))
 	n, _ := dns.PackRR(rr, b, 0, map[string]int{rr.Header().Name: msg.HeaderSize}, true) // an address, at a name that came in a message
-	return b[:n]
+	return slices.Clone(b[:n])
 }
 
 // found is the answer of a plain server.

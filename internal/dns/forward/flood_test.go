@@ -89,7 +89,7 @@ func TestFloodBelowADeadZone(t *testing.T) {
 
 // All servers are dead and one pod sends many queries: another pod's first query still probes them. A query that is shed is neither stored
 // nor counted as the upstream's failure.
-func TestTrialsAreShared(t *testing.T) {
+func TestProbesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		tried := map[string]bool{}

@@ -95,20 +95,20 @@ type probes struct {
 
 // enter reports whether a client's query may be forwarded although all servers are failing. If so, the caller must call leave when the
 // query ends.
-func (t *probes) enter(client netip.Addr) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.slots.UsedBy(client) > 0 && !t.slots.MayAcquire(client) {
+func (p *probes) enter(client netip.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slots.UsedBy(client) > 0 && !p.slots.MayAcquire(client) {
 		return false
 	}
-	t.slots.Acquire(client)
+	p.slots.Acquire(client)
 	return true
 }
 
-func (t *probes) leave(client netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.slots.Release(client)
+func (p *probes) leave(client netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots.Release(client)
 }
 
 // ServeDNS implements plugin.Handler. It never calls the next plugin.

@@ -11,7 +11,7 @@ type Record struct {
 	Owner, TTL, End uint16
 }
 
-// ReadRecord reads the record at an offset. It returns false if the message ends before the record does.
+// ReadRecord reads the record at an offset of a message of at most MaxSize bytes. It returns false if the message ends before the record.
 func ReadRecord(m []byte, off int) (r Record, ok bool) {
 	at, ok := skipName(m, off)
 	if !ok || at+10 > len(m) {

@@ -24,8 +24,8 @@ var (
 const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
-	trialTime   = 30 * time.Second // as entries.MaxTime
-	trialSeries = SeriesMost       // for the hits of Test, so that no client's series counts them
+	testTime   = 30 * time.Second // as entries.MaxTime
+	testSeries = SeriesMost       // for the hits of Test, so that no client's series counts them
 )
 
 // redirect is what the program returns after it made the packet an answer: TC_ACT_REDIRECT of linux/pkt_cls.h.
@@ -114,7 +114,7 @@ func (l *Level) Test() (err error) {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
-	a := Answer{Item: entries.Item{Key: key, Entry: entry, Expires: Now(), Until: Now()}, FixedTTL: ttl, Series: trialSeries}
+	a := Answer{Item: entries.Item{Key: key, Entry: entry, Expires: Now(), Until: Now()}, FixedTTL: ttl, Series: testSeries}
 	if err := l.Put(&a); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (l *Level) Test() (err error) {
 	} else if ok { // entries would be served for longer than D-070 allows
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
 	}
-	a.Expires, a.Until = Now()+trialTime, Now()+trialTime
+	a.Expires, a.Until = Now()+testTime, Now()+testTime
 	if err := l.Put(&a); err != nil {
 		return err
 	}

@@ -117,7 +117,8 @@ func TestTrials(t *testing.T) {
 		{"without a lease", Status{State: Bypassed, Next: from}, []Event{LeaseWithdrawn, Heartbeat}, "bypassed, next 0s, no lease"},
 		{"the lease is back", Status{State: Bypassed, Next: from.Add(time.Hour)}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "bypassed, trial, next 13s"},
 		{"the lease is back, of an undisturbed pod", Status{State: Steered}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "steered"},
-		{"bypassed for long", Status{State: Bypassed, Since: from.Add(-Patient), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 1m1s"},
+		{"bypassed for ten minutes", Status{State: Bypassed, Since: from.Add(time.Second - 10*time.Minute), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 1m1s"},
+		{"for a second less", Status{State: Bypassed, Since: from.Add(2*time.Second - 10*time.Minute), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 11s"},
 	} {
 		if c.status.Since.IsZero() {
 			c.status.Since = from
