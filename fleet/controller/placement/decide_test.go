@@ -94,7 +94,8 @@ func TestDecide(t *testing.T) {
 			reasons: "Accepted NoReadyCache NoReadyCache", message: "no node loses its own",
 		},
 		"no node leaves, so none waits for a Ready cache": {
-			nodes: []Node{node("a", "infra=", "out")}, want: Want{Spec: infra, Last: infra}, include: "a", reasons: "Accepted Moving NoReadyCache",
+			nodes: []Node{node("a", "infra=", "out")}, want: Want{Spec: infra, Last: infra}, include: "a",
+			reasons: "Accepted Moving NoReadyCache",
 		},
 		"the entering cache is not Ready yet": {
 			nodes: []Node{node("a", "infra=", "unready"), node("b")}, want: Want{Spec: infra, Last: infra}, reasons: "Accepted NoReadyCache NoReadyCache",

@@ -117,8 +117,10 @@ func TestTrials(t *testing.T) {
 		{"without a lease", Status{State: Bypassed, Next: from}, []Event{LeaseWithdrawn, Heartbeat}, "bypassed, next 0s, no lease"},
 		{"the lease is back", Status{State: Bypassed, Next: from.Add(time.Hour)}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "bypassed, trial, next 13s"},
 		{"the lease is back, of an undisturbed pod", Status{State: Steered}, []Event{LeaseWithdrawn, LeaseGranted, Heartbeat}, "steered"},
-		{"bypassed for ten minutes", Status{State: Bypassed, Since: from.Add(time.Second - 10*time.Minute), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 1m1s"},
-		{"for a second less", Status{State: Bypassed, Since: from.Add(2*time.Second - 10*time.Minute), Next: from}, []Event{Heartbeat}, "bypassed, trial, next 11s"},
+		{"bypassed for 10 minutes", Status{State: Bypassed, Since: from.Add(-599 * time.Second), Next: from},
+			[]Event{Heartbeat}, "bypassed, trial, next 1m1s"},
+		{"for a second less", Status{State: Bypassed, Since: from.Add(-598 * time.Second), Next: from},
+			[]Event{Heartbeat}, "bypassed, trial, next 11s"},
 	} {
 		if c.status.Since.IsZero() {
 			c.status.Since = from
