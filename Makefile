@@ -410,7 +410,7 @@ findings: bin/tools/vale bin/tools/vet
 	@bin/tools/vale --config hack/vale/vale.ini --no-exit --output line --glob '!{bin,dist,**/testdata}/**' . >$(FINDINGS)/prose
 	@{ $(GO) vet -tags timing -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true; \
 		$(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./integration/steering 2>&1 || true; \
-		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^go: downloading/d; /^#/!s,^\(\./\)*,$$dir/,"; done; } | \
+		for dir in $(LINTED); do (cd $$dir && $(GO) vet -vettool=$(CURDIR)/bin/tools/vet ./... 2>&1 || true) | sed "/: Message\./d; /^#\|^go: downloading/!s,^\(\./\)*,$$dir/,"; done; } | \
 		{ grep -v -e '^#' -e '^go: downloading' || true; } | LC_ALL=C sort -u >$(FINDINGS)/vet
 
 bin/tools/vet: $(wildcard hack/vet/*.go hack/vet/*/*.go hack/vet/go.mod)

@@ -13,9 +13,6 @@ const (
 	classIN  = 1
 )
 
-// IsOPT reports whether a record's type is OPT.
-func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
-
 // Query is a plain query that was read from its bytes: opcode QUERY, class IN, one name of letters, digits, hyphens and underscores, no
 // flag except RD, AD and CD, and at most an OPT record (version 0). Read leaves out a few types, for example AXFR.
 type Query struct {

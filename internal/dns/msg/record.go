@@ -21,6 +21,9 @@ func ReadRecord(m []byte, off int) (r Record, ok bool) {
 	return Record{Type: binary.BigEndian.Uint16(m[at:]), Owner: uint16(off), TTL: uint16(at + 4), End: uint16(end)}, end <= len(m)
 }
 
+// IsOPT reports whether the record is an OPT record.
+func (r Record) IsOPT() bool { return r.Type == typeOPT }
+
 // IsAddress reports whether the record is an IPv4 or IPv6 address.
 func (r Record) IsAddress() bool {
 	size := r.End - r.TTL - DataAfterTTL

@@ -131,7 +131,7 @@ func parse(m []byte, records []msg.Record) (question []byte, _ []msg.Record, err
 	off := msg.HeaderSize + len(question)
 	for range msg.ReadHeader(m).Records() {
 		r, ok := msg.ReadRecord(m, off)
-		if !ok || msg.IsOPT(r.Type) {
+		if !ok || r.IsOPT() {
 			return nil, nil, ErrMessage
 		}
 		records, off = append(records, r), int(r.End)
