@@ -52,6 +52,19 @@ func TestBareProbe(t *testing.T) {
 	}
 }
 
+// TestBareProbeBeforeRoute: a probe that was sent before the target's route existed costs one result. A connected IPv6 socket keeps the
+// route of another table.
+func TestBareProbeBeforeRoute(t *testing.T) {
+	n, p := newBareNode(t, testutil.Options{Families: testutil.IPv6, Proxy: testutil.NFTables})
+	n.awaitWay(t, p)
+	target := n.locals[0]
+	route := strings.Fields(n.Host.Run("ip", "-6", "route", "show", "table", "local", "root", target.String()))
+	n.Host.Run(append([]string{"ip", "-6", "route", "del", "table", "local"}, route...)...)
+	wantFailure(t, probeInSilence(t, p, target, steer.UDP), Timeout, "no answer")
+	n.Host.Run(append([]string{"ip", "-6", "route", "add", "table", "local"}, route...)...)
+	testutil.Eventually(t, func() error { return probeInSilence(t, p, target, steer.UDP).Err })
+}
+
 // TestBareNeverASource: towards a pod behind a veth without addresses the node never sends as the prober. Its address would be the best
 // match for a pod's in the same prefix (RFC 6724, rules 6 and 8).
 func TestBareNeverASource(t *testing.T) {

@@ -257,7 +257,23 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	if err != nil {
 		return q.judge(nil, err)
 	}
-	return q.judge(s.exchange(ctx, q))
+	packet, err := s.exchange(ctx, q)
+	if err != nil {
+		p.forget(target, s)
+	}
+	return q.judge(packet, err)
+}
+
+// forget closes a socket, so that the next probe of the target opens another. A connected IPv6 socket keeps its route when another table
+// gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue: such a socket would
+// never reach the target. A flow may also be lost in conntrack.
+func (p *Prober) forget(target netip.Addr, s *datagrams) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.probing[target] == s {
+		delete(p.probing, target)
+		s.retire()
+	}
 }
 
 // CheckFallback queries clusterDNS, a cluster DNS address or a local address, for name's address over UDP and TCP, from the fallback
