@@ -122,22 +122,20 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	// Sockets with a probe in flight are closed after it, because a failed probe counts: three reloads in a row would cost the lease.
-	p.endSockets((*datagrams).retire)
+	p.closeSockets()
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
 	return nil
 }
 
-// endSockets removes the UDP sockets of all targets and calls end for each. The next probe of a target opens a new one.
-func (p *Prober) endSockets(end func(*datagrams)) {
+// closeSockets closes the UDP sockets of all targets. Probes in flight, and later ones, open new ones.
+func (p *Prober) closeSockets() {
 	p.mu.Lock()
-	gone := p.probing
-	p.probing = map[netip.Addr]*datagrams{}
-	p.mu.Unlock()
-	for _, s := range gone {
-		end(s)
+	defer p.mu.Unlock()
+	for target, s := range p.probing {
+		delete(p.probing, target)
+		s.close()
 	}
 }
 
@@ -146,7 +144,7 @@ func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
 	p.sockets.close() // first, so that no probe opens a socket of a target again
-	p.endSockets((*datagrams).close)
+	p.closeSockets()
 	var errs []error
 	if p.lock != nil {
 		// Only the owner of the lock may delete the link.
@@ -253,26 +251,37 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	if protocol == steer.TCP {
 		return q.judge(openAndQuery(ctx, &p.sockets, source, target, q.wire))
 	}
-	s, err := p.datagramsTo(source, target)
-	if err != nil {
-		return q.judge(nil, err)
-	}
-	packet, err := s.exchange(ctx, q)
-	if err != nil {
-		p.forget(target, s)
-	}
-	return q.judge(packet, err)
+	return q.judge(p.exchange(ctx, source, target, q))
 }
 
-// forget closes a socket, so that the next probe of the target opens another. A connected IPv6 socket keeps its route when another table
-// gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue: such a socket would
-// never reach the target. A flow may also be lost in conntrack.
+// exchange sends a probe over the target's UDP socket, and closes the socket if there is no answer, so that the next probe opens another.
+// A connected IPv6 socket keeps its route when another table gets a better one, and the kernel adds the route of a new local address only
+// after the address, from its work queue: such a socket would never reach the target. A flow may also be lost in conntrack.
+func (p *Prober) exchange(ctx context.Context, source, target netip.Addr, q question) ([]byte, error) {
+	for {
+		s, err := p.datagramsTo(source, target)
+		if err != nil {
+			return nil, err
+		}
+		packet, err := s.exchange(ctx, q)
+		if err != nil {
+			p.forget(target, s)
+		}
+		if !errors.Is(err, os.ErrClosed) {
+			return packet, err
+		}
+		// Another probe of this target had no answer, or Reconfigure has closed the socket. That must not cost this probe, because a
+		// failed probe counts: three reloads in a row would cost the lease.
+	}
+}
+
+// forget closes s, if it still is the target's socket.
 func (p *Prober) forget(target netip.Addr, s *datagrams) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.probing[target] == s {
 		delete(p.probing, target)
-		s.retire()
+		s.close()
 	}
 }
 
