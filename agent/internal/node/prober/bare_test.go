@@ -62,7 +62,7 @@ func TestBareProbeBeforeRoute(t *testing.T) {
 	n.Host.Run(append([]string{"ip", "-6", "route", "del", "table", "local"}, route...)...)
 	wantFailure(t, probeInSilence(t, p, target, steer.UDP), Timeout, "no answer")
 	n.Host.Run(append([]string{"ip", "-6", "route", "add", "table", "local"}, route...)...)
-	testutil.Eventually(t, func() error { return probeInSilence(t, p, target, steer.UDP).Err })
+	wantOK(t, probe(t, p, target, steer.UDP))
 }
 
 // TestBareNeverASource: towards a pod behind a veth without addresses the node never sends as the prober. Its address would be the best

@@ -122,20 +122,22 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	p.closeSockets()
+	// Sockets with a probe in flight are closed after it, because a failed probe counts: three reloads in a row would cost the lease.
+	p.endSockets((*datagrams).retire)
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
 	return nil
 }
 
-// closeSockets closes the UDP sockets of all targets. Probes in flight, and later ones, open new ones.
-func (p *Prober) closeSockets() {
+// endSockets removes the UDP sockets of all targets and calls end for each. The next probe of a target opens a new one.
+func (p *Prober) endSockets(end func(*datagrams)) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	for target, s := range p.probing {
-		delete(p.probing, target)
-		s.close()
+	gone := p.probing
+	p.probing = map[netip.Addr]*datagrams{}
+	p.mu.Unlock()
+	for _, s := range gone {
+		end(s)
 	}
 }
 
@@ -144,7 +146,7 @@ func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
 	p.sockets.close() // first, so that no probe opens a socket of a target again
-	p.closeSockets()
+	p.endSockets((*datagrams).close)
 	var errs []error
 	if p.lock != nil {
 		// Only the owner of the lock may delete the link.
@@ -244,38 +246,27 @@ func (p *Prober) noteMade(made bool) {
 }
 
 // Probe queries target, a cluster DNS address or a local address, to learn which agent answers there (Result.Instance). It waits for the
-// answer until ctx ends. UDP probes of the same target run one after the other; all others run concurrently.
+// answer until ctx ends. Probes run concurrently, but only one of a target over UDP: without an answer, it closes the target's socket.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
 	if protocol == steer.TCP {
 		return q.judge(openAndQuery(ctx, &p.sockets, source, target, q.wire))
 	}
-	return q.judge(p.exchange(ctx, source, target, q))
-}
-
-// exchange sends a probe over the target's UDP socket, and closes the socket if there is no answer, so that the next probe opens another.
-// A connected IPv6 socket keeps its route when another table gets a better one, and the kernel adds the route of a new local address only
-// after the address, from its work queue: such a socket would never reach the target. A flow may also be lost in conntrack.
-func (p *Prober) exchange(ctx context.Context, source, target netip.Addr, q question) ([]byte, error) {
-	for {
-		s, err := p.datagramsTo(source, target)
-		if err != nil {
-			return nil, err
-		}
-		packet, err := s.exchange(ctx, q)
-		if err != nil {
-			p.forget(target, s)
-		}
-		if !errors.Is(err, os.ErrClosed) {
-			return packet, err
-		}
-		// Another probe of this target had no answer, or Reconfigure has closed the socket. That must not cost this probe, because a
-		// failed probe counts: three reloads in a row would cost the lease.
+	s, err := p.datagramsTo(source, target)
+	if err != nil {
+		return q.judge(nil, err)
 	}
+	packet, err := s.exchange(ctx, q)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.forget(target, s)
+	}
+	return q.judge(packet, err)
 }
 
-// forget closes s, if it still is the target's socket.
+// forget closes a socket that got no answer, so that the next probe of the target opens another. A connected IPv6 socket keeps its route when another table
+// gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue: such a socket would
+// never reach the target. A flow may also be lost in conntrack.
 func (p *Prober) forget(target netip.Addr, s *datagrams) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

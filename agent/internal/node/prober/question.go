@@ -99,7 +99,8 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 }
 
 // matches reports whether packet answers this query: the same ID, the response bit and the same question section. Other packets on the
-// socket are late answers to earlier queries. It compares bytes without parsing, because it is called for each packet.
+// socket answer earlier queries: one that was canceled, or one that was repeated. It compares bytes without parsing, because it is called
+// for each packet.
 func (q question) matches(packet []byte) bool {
 	return len(packet) >= len(q.wire) && msg.ID(packet) == msg.ID(q.wire) && msg.IsResponse(packet) &&
 		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])

@@ -43,8 +43,16 @@ func openDatagrams(from *sockets, source, target netip.Addr) (*datagrams, error)
 
 func (d *datagrams) close() { d.f.Close() }
 
-// exchange sends the query and returns the first received packet that answers it. It returns an error when ctx ends, or
-// os.ErrClosed if the socket was closed.
+// retire closes the socket as soon as no query is in flight, and does not wait for that.
+func (d *datagrams) retire() {
+	go func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.close()
+	}()
+}
+
+// exchange sends the query and returns the first received packet that answers it. It returns an error when ctx ends.
 func (d *datagrams) exchange(ctx context.Context, q question) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
