@@ -264,9 +264,9 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	return q.judge(packet, err)
 }
 
-// forget closes a socket that got no answer, so that the next probe of the target opens another. A connected IPv6 socket keeps its route when another table
-// gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue: such a socket would
-// never reach the target. A flow may also be lost in conntrack.
+// forget closes a socket that got no answer, so that the next probe of the target opens another. A connected IPv6 socket keeps its route
+// when another table gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue:
+// such a socket would never reach the target. A flow may also be lost in conntrack.
 func (p *Prober) forget(target netip.Addr, s *datagrams) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
