@@ -15,11 +15,11 @@ func TestDoctorSeesFaults(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.IPTables)
 	n.start()
 	n.wantHealthy("at first")
-	if code, text := n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", made.Dir(), "--json"); code != 0 {
-		t.Errorf("--json exits with %d", code)
-	} else if err := json.Unmarshal([]byte(text), &struct{}{}); err != nil {
-		t.Errorf("--json is no JSON: %v\n%s", err, text)
-	}
+	testutil.Eventually(t, func() error {
+		code, text := n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", made.Dir(), "--json")
+		err := json.Unmarshal([]byte(text), &struct{}{})
+		return testutil.ErrorIf(code != 0 || err != nil, "--json exits with %d, %w:\n%s", code, err, text)
+	})
 	n.wantSeen("kube-proxy", "OK", "kube-proxy", "iptables")
 
 	n.agent.Stop()

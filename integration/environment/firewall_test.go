@@ -21,11 +21,11 @@ func TestPolicyDrop(t *testing.T) {
 			n.start()
 			ipt := "iptables-" + kind
 			// What a node's administrator lets through before he drops the rest.
-			n.Host.Run(ipt, "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
-			n.Host.Run(ipt, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW,ESTABLISHED,RELATED", "-j", "ACCEPT")
-			n.Host.Run(ipt, "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
+			n.Host.Run(ipt, "-w", "-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+			n.Host.Run(ipt, "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW,ESTABLISHED,RELATED", "-j", "ACCEPT")
+			n.Host.Run(ipt, "-w", "-A", "INPUT", "-i", "lo", "-j", "ACCEPT")
 			ours := func() error {
-				rules, err := n.Host.TryRun("", ipt, "-S")
+				rules, err := n.Host.TryRun("", ipt, "-w", "-S")
 				if err != nil {
 					return err
 				}
@@ -36,12 +36,12 @@ func TestPolicyDrop(t *testing.T) {
 				}
 				return nil
 			}
-			n.repairedBy("policy DROP", ours, ipt+" -P INPUT DROP; "+ipt+" -P OUTPUT DROP")
+			n.repairedBy("policy DROP", ours, ipt+" -w -P INPUT DROP && "+ipt+" -w -P OUTPUT DROP")
 			n.wantSeen("policy DROP", "OK", "firewall", "INPUT policy DROP")
 			want := 1
 			if kind == "nft" { // in legacy each costs the lease again, and one that is lost often rests
-				n.repairedBy("our chain flushed", ours, ipt+" -F NEARDNS-INPUT")
-				n.repairedBy("our jump deleted", ours, ipt+" -D INPUT -j NEARDNS-INPUT")
+				n.repairedBy("our chain flushed", ours, ipt+" -w -F NEARDNS-INPUT")
+				n.repairedBy("our jump deleted", ours, ipt+" -w -D INPUT -j NEARDNS-INPUT")
 				want = 3
 			}
 			if got := n.repairs("firewall"); got < want {
@@ -50,13 +50,13 @@ func TestPolicyDrop(t *testing.T) {
 
 			// With the agent dead, the doctor sees what is missing; cleanup takes the rest away.
 			n.agent.Kill()
-			n.Host.Run(ipt, "-F", "NEARDNS-INPUT")
+			n.Host.Run(ipt, "-w", "-F", "NEARDNS-INPUT")
 			n.wantSeen("agent dead", "FAIL", "firewall", "INPUT policy DROP")
 			n.write("net.d/10-pods.conflist", "{}")
 			if code, text := n.run("cleanup", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d")); code != 0 {
 				t.Fatalf("cleanup exits with %d: %s", code, text)
 			}
-			if rules := n.Host.Run(ipt, "-S"); strings.Contains(rules, "NEARDNS") {
+			if rules := n.Host.Run(ipt, "-w", "-S"); strings.Contains(rules, "NEARDNS") {
 				t.Errorf("cleanup left\n%s", rules)
 			}
 		})

@@ -88,7 +88,7 @@ func TestRuleFaults(t *testing.T) {
 		{"rule deleted", script("nft delete rule inet neardns switch4 handle $(nft -a list chain inet neardns switch4 | awk '/handle/ && !/chain/ {print $NF; exit}')")},
 		{"rule added", script("nft insert rule inet neardns switch4 drop")},
 		{"set element removed", script("nft delete element inet neardns ours4 '{ 169.254.20.11 }'")},
-		{"iptables flushed", script("for b in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $b -F; $b -t raw -F; done")},
+		{"iptables flushed", script("set -e; for b in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $b -w -F; $b -w -t raw -F; done")},
 	} {
 		n.repaired(f.name, f.command, look)
 	}

@@ -50,12 +50,13 @@ func (n *node) awaitExit(p *testutil.Process, code int) {
 func TestSuccessors(t *testing.T) {
 	n, p := newServed(t, setup{families: testutil.Dual})
 	n.wantSteered(p.client(), "up", n.all()...)
-	cached, at := "ttl-600."+freshName(), n.all()[0]
-	first, err := p.client().ask(at, cached, testutil.Attempt)
-	testutil.Must(t, err)
+	at := n.all()[0]
 	f := n.startTraffic(p, freshName(), 130)
 	for i := range 3 {
 		f.more(40)
+		cached := freshName() // for 30 s
+		first, err := p.client().ask(at, cached, testutil.Attempt)
+		testutil.Must(t, err)
 		old := n.succeed(fmt.Sprintf("pod%d", i+1))
 		s := n.status()
 		if s.Agent == nil || !s.Agent.Ready || s.Agent.Handover == nil || !strings.Contains(s.Agent.Handover.From, fmt.Sprintf("process %d ", old.PID())) {

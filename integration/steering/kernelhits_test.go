@@ -96,7 +96,8 @@ func (n *node) heat(p *pod, at target, name string) {
 		if _, err := p.client().ask(at, name, testutil.Attempt); err != nil {
 			return err
 		}
-		return testutil.ErrorIf(n.kernelAnswers() == before, "the kernel does not answer %s at %s", name, at)
+		h := n.kernelHits()
+		return testutil.ErrorIf(h.Answers == before, "the kernel does not answer %s of %s at %s: %+v", name, p.name, at, h)
 	})
 }
 
@@ -141,6 +142,7 @@ func TestKernelHits(t *testing.T) {
 				n.heat(p, at, name)
 				first, err := p.client().ask(at, name, testutil.Attempt)
 				testutil.Must(t, err)
+				fetched := n.DNS.Asked(name)
 				answers := n.kernelAnswers()
 				queries, inKernel := n.countsInKernel(p)
 				const asked = 200
@@ -151,13 +153,14 @@ func TestKernelHits(t *testing.T) {
 					switch {
 					case err != nil:
 						t.Fatal(err)
-					case got.Serial != first.Serial || got.Msg.Question[0].Name != ask || got.Msg.Answer[0].Header().Name != ask:
+					case got.Msg.Question[0].Name != ask || got.Msg.Answer[0].Header().Name != ask,
+						got.Serial != first.Serial && n.DNS.Asked(name) == fetched:
 						t.Fatalf("another answer: %s", got.Msg)
 					case got.Msg.Answer[0].Header().Ttl > 30 || got.Msg.Answer[0].Header().Ttl == 0:
 						t.Fatalf("a TTL of %d", got.Msg.Answer[0].Header().Ttl)
 					}
 				}
-				if got := n.kernelAnswers() - answers; got < asked*95/100 || got > asked {
+				if got := n.kernelAnswers() - answers; got < asked/2 || got > asked { // the others are samples, by the clock
 					t.Errorf("%s: the kernel answered %d of %d", at, got, asked)
 				}
 				testutil.Eventually(t, func() error { // the agent counts a query when its answer is out
@@ -218,13 +221,14 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	f := n.startUDP(p, at.server(), 500, hot)
 	f.more(500)
 	n.agent.Kill()
+	sent, before := f.asked.Load(), n.DNS.Asked(hot)
 	f.more(1000) // without the agent
-	times := n.DNS.Asked(hot)
+	times, of := n.DNS.Asked(hot)-before, int(f.asked.Load()-sent)
 	n.startAgent()
 	n.wantInKernel(1, 0)
 	f.allAnswered()
-	if times > 2 {
-		t.Errorf("kube-dns was asked %d times while the agent was dead: the kernel did not answer", times)
+	if times > of/10 { // samples
+		t.Errorf("kube-dns was asked %d times of %d while the agent was dead: the kernel did not answer", times, of)
 	}
 	n.heat(p, at, hot)
 }
@@ -242,9 +246,9 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 	serial, changes := int64(0), 0
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for ctx := testutil.Context(t); changes < 3; <-tick.C {
+	for ctx := testutil.Context(t); changes < 3 || n.kernelAnswers() < 100; <-tick.C {
 		if ctx.Err() != nil {
-			t.Fatal("the name's answer does not change")
+			t.Fatalf("the name's answer has changed %d times, and the kernel has answered %d queries", changes, n.kernelAnswers())
 		}
 		a, err := plain.client().ask(at, name, testutil.Attempt)
 		testutil.Must(t, err)
@@ -259,9 +263,6 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 		if int64(a.Serial) != serial {
 			serial, changes = int64(a.Serial), changes+1
 		}
-	}
-	if n.kernelAnswers() < 100 {
-		t.Errorf("the kernel answered %d questions alone", n.kernelAnswers())
 	}
 }
 

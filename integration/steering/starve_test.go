@@ -11,13 +11,15 @@ import (
 // expire, and they are granted again if the agent has its processor time back.
 func TestStarvedAgentLosesItsLeases(t *testing.T) {
 	g := testutil.NewCgroup(t, "cpu")
-	n := newNode(t, setup{config: "lease: {renew: 150ms, lifetime: 800ms}\n"}) // the default
+	n := newNode(t, setup{})
 	p := n.addPod(nil)
 	n.startIn(g)
 	testutil.Eventually(t, func() error {
 		leases := n.leases()
 		return testutil.ErrorIf(len(leases) < len(n.all()), "leases before the agent starves: %+v", leases)
 	})
+	n.configure("lease: {renew: 150ms, lifetime: 800ms}\n") // shorter than it starves at a time; longer ones are the tests' own
+	n.hup()
 	n.Host.StartIn([]*testutil.Cgroup{g}, "sh", "-c", "while :; do :; done")
 
 	g.LimitCPU(time.Millisecond)
@@ -26,5 +28,7 @@ func TestStarvedAgentLosesItsLeases(t *testing.T) {
 		return testutil.ErrorIf(len(leases) >= len(n.all()), "a starved agent has its leases: %+v", leases)
 	})
 	g.LimitCPU(0)
+	n.configure("")
+	n.hup()
 	n.wantSteered(p.client(), "processor time is back", n.all()...)
 }

@@ -87,10 +87,10 @@ func hitsBeside(t *testing.T, d datapath) {
 				t.Fatalf("query %d: %v, %v", i, answer, err)
 			}
 		}
-		if got := n.kernelAnswers() - before; got < questions*95/100 || got > questions {
+		if got := n.kernelAnswers() - before; got < questions/2 || got > questions { // the others are samples, by the clock
 			t.Errorf("%s: the kernel answered %d of %d", at, got, questions)
 		}
-		if more := n.DNS.Asked(name) - asked; more > questions*5/100+2 {
+		if more := n.DNS.Asked(name) - asked; more > questions/2 {
 			t.Errorf("%s: kube-dns was asked %d times", at, more)
 		}
 		before, asked = n.kernelAnswers(), n.DNS.Asked(name)

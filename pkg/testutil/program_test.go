@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,11 +38,12 @@ func TestProgramCleansUp(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
+			name := fmt.Sprintf("program-%d-%s", os.Getpid(), tt.name) // another run of the test may be under way
 			var out bytes.Buffer
 			var process *Process
 			err := Program(ctx, &out, func(t TB) {
 				o := options
-				o.Name = "program-" + tt.name
+				o.Name = name
 				n := NewNode(t, o)
 				pod := n.AddPod("pod")
 				process = pod.Start("sleep", "1000")
@@ -58,7 +61,7 @@ func TestProgramCleansUp(t *testing.T) {
 			default:
 				t.Error("the process still runs")
 			}
-			Equal(t, "left", nil, left(t, "program-"+tt.name))
+			Equal(t, "left", nil, left(t, name))
 		})
 	}
 	Equal(t, "links of the machine itself", linksBefore, rootLinks(t))
@@ -73,9 +76,10 @@ func rootLinks(t *testing.T) string {
 
 func TestKeep(t *testing.T) {
 	RequireRoot(t)
+	name := fmt.Sprintf("keep-%d", os.Getpid())
 	var node *Node
 	Must(t, Program(t.Context(), &bytes.Buffer{}, func(t TB) {
-		node = NewNode(t, Options{Name: "keep"})
+		node = NewNode(t, Options{Name: name})
 		node.AddPod("pod")
 		node.AddPod("deleted").Delete()
 		node.Keep()
@@ -86,7 +90,7 @@ func TestKeep(t *testing.T) {
 		}
 		removeNS(ns.Path())
 	}
-	Equal(t, "left", nil, left(t, "keep-"))
+	Equal(t, "left", nil, left(t, name))
 }
 
 func TestProgramEndsInOrder(t *testing.T) {

@@ -214,10 +214,12 @@ func TestProbeFailures(t *testing.T) {
 		})
 	})
 	t.Run("a late answer to a canceled query is not the next one's", func(t *testing.T) {
-		n.agent.Behave(testutil.Behaviour{Delay: testutil.Silence / 2})
+		late := make(chan struct{})
+		n.agent.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg { <-late; return n.agent.Answer(q) }})
 		target := n.ClusterDNS()[0]
 		wantFailure(t, n.canceled(t, p, target, steer.UDP), Canceled, "canceled")
 		n.agent.Behave(testutil.Behaviour{Drop: true})
+		close(late)
 		wantFailure(t, probeInSilence(t, p, target, steer.UDP), Timeout, "no answer")
 		n.agent.Behave(testutil.Behaviour{})
 		wantOK(t, probe(t, p, target, steer.UDP))
