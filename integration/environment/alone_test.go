@@ -93,6 +93,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	})
 	n.awaitReady()
 	n.awaitCached("a living agent")
+	n.awaitLook(time.Now()) // the watch may have been at it, too
 	want := n.restored()
 	testutil.Equal(t, "what a living agent repaired", whole, n.table())
 

@@ -164,27 +164,35 @@ func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 }
 
 // Verify returns nil if the table has the same effect as rs. If it differs, the error is a *steer.DriftError that names the
-// differences. A difference counts only if two reads in a row find it: a dump that overlaps another transaction may contain
-// rules of both generations. If the dump began after the kernel had raised the generation number, no flag shows this.
+// differences. A dump that overlaps another transaction may contain rules of both generations. If the dump began after the
+// kernel had raised the generation number, no flag shows this. So a difference counts only if two reads in a row find it and
+// the number has not changed since before the first: then at most one of the two overlaps a transaction.
 func (n *Nftables) Verify(rs steer.Ruleset) error {
 	want, err := n.rendered(rs)
 	if err != nil {
 		return err
 	}
 	var before []string
+	var since uint32 // the generation before the read that found them
 	return n.retry("verify rules", func() error {
+		generation, err := n.Generation()
+		if err != nil {
+			return err
+		}
 		have, err := n.load()
 		if err != nil {
 			return err
 		}
 		items := compare(want, have)
-		switch {
-		case len(items) == 0:
+		if len(items) == 0 {
 			return nil
-		case slices.Equal(items, before):
+		}
+		if now, err := n.Generation(); err != nil {
+			return err
+		} else if now == since && slices.Equal(items, before) {
 			return &steer.DriftError{Items: items}
 		}
-		before = items
+		before, since = items, generation
 		return errUnsettled
 	})
 }

@@ -122,22 +122,25 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	// Sockets with a probe in flight are closed after it, because a failed probe counts: three reloads in a row would cost the lease.
-	p.endSockets((*datagrams).retire)
+	// Sockets of targets that stay are kept for their probes in flight: a failed probe counts, so three reloads could cost the lease.
+	p.closeSockets(func(target netip.Addr) bool {
+		return !slices.Contains(locals, target) && !slices.ContainsFunc(redirects, func(r steer.Redirect) bool { return r.ClusterDNS == target })
+	})
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
 	return nil
 }
 
-// endSockets removes the UDP sockets of all targets and calls end for each. The next probe of a target opens a new one.
-func (p *Prober) endSockets(end func(*datagrams)) {
+// closeSockets closes the UDP sockets of those targets.
+func (p *Prober) closeSockets(of func(target netip.Addr) bool) {
 	p.mu.Lock()
-	gone := p.probing
-	p.probing = map[netip.Addr]*datagrams{}
-	p.mu.Unlock()
-	for _, s := range gone {
-		end(s)
+	defer p.mu.Unlock()
+	for target, s := range p.probing {
+		if of(target) {
+			delete(p.probing, target)
+			s.close()
+		}
 	}
 }
 
@@ -146,7 +149,7 @@ func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
 	p.sockets.close() // first, so that no probe opens a socket of a target again
-	p.endSockets((*datagrams).close)
+	p.closeSockets(func(netip.Addr) bool { return true })
 	var errs []error
 	if p.lock != nil {
 		// Only the owner of the lock may delete the link.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,9 +21,9 @@ const port = 53
 // longer datagram, which then cannot be parsed.
 const maxAnswer = 4096
 
-// datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost.
+// datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost. It
+// has one query at a time.
 type datagrams struct {
-	mu     sync.Mutex // one query at a time
 	f      *os.File
 	buffer [maxAnswer]byte
 }
@@ -43,19 +42,8 @@ func openDatagrams(from *sockets, source, target netip.Addr) (*datagrams, error)
 
 func (d *datagrams) close() { d.f.Close() }
 
-// retire closes the socket as soon as no query is in flight, and does not wait for that.
-func (d *datagrams) retire() {
-	go func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.close()
-	}()
-}
-
 // exchange sends the query and returns the first received packet that answers it. It returns an error when ctx ends.
 func (d *datagrams) exchange(ctx context.Context, q question) ([]byte, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	defer bindToContext(ctx, d.f)()
 	_, err := d.f.Write(q.wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
