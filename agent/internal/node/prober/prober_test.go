@@ -322,7 +322,7 @@ func TestProve(t *testing.T) {
 	}
 }
 
-// A reload takes the sockets away from probes that are out. They are answered nevertheless.
+// A reload leaves a probe in flight its socket, and so its answer.
 func TestReconfigureAwaitsProbes(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	p, err := New(n.config())
