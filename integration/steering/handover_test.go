@@ -50,11 +50,10 @@ func (n *node) awaitExit(p *testutil.Process, code int) {
 func TestSuccessors(t *testing.T) {
 	n, p := newServed(t, setup{families: testutil.Dual})
 	n.wantSteered(p.client(), "up", n.all()...)
-	at := n.all()[0]
 	f := n.startTraffic(p, freshName(), 130)
 	for i := range 3 {
 		f.more(40)
-		cached := freshName() // for 30 s
+		cached, at := freshName(), n.all()[0] // for 30 s
 		first, err := p.client().ask(at, cached, testutil.Attempt)
 		testutil.Must(t, err)
 		old := n.succeed(fmt.Sprintf("pod%d", i+1))

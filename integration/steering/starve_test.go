@@ -18,8 +18,7 @@ func TestStarvedAgentLosesItsLeases(t *testing.T) {
 		leases := n.leases()
 		return testutil.ErrorIf(len(leases) < len(n.all()), "leases before the agent starves: %+v", leases)
 	})
-	n.configure("lease: {renew: 150ms, lifetime: 800ms}\n") // shorter than it starves at a time; longer ones are the tests' own
-	n.hup()
+	n.reload("lease: {renew: 150ms, lifetime: 800ms}\n", true) // the product's default; the tests' own is longer
 	n.Host.StartIn([]*testutil.Cgroup{g}, "sh", "-c", "while :; do :; done")
 
 	g.LimitCPU(time.Millisecond)
@@ -28,7 +27,6 @@ func TestStarvedAgentLosesItsLeases(t *testing.T) {
 		return testutil.ErrorIf(len(leases) >= len(n.all()), "a starved agent has its leases: %+v", leases)
 	})
 	g.LimitCPU(0)
-	n.configure("")
-	n.hup()
+	n.reload("", true)
 	n.wantSteered(p.client(), "processor time is back", n.all()...)
 }

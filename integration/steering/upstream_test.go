@@ -1,6 +1,7 @@
 package steering
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -54,11 +55,9 @@ func TestClusterUpstreamDead(t *testing.T) {
 				}
 			}
 			testutil.Eventually(t, func() error { // on a busy machine it may have been late as well
-				if _, err := pod.client().ask(at, freshName(), testutil.Attempt); err != nil {
-					return err
-				}
+				_, asked := pod.client().ask(at, freshName(), testutil.Attempt)
 				_, err := n.printed(cli.Good, "status", "failing ("+tc.reason, "last resort")
-				return err
+				return errors.Join(asked, err)
 			})
 		})
 	}

@@ -274,11 +274,7 @@ func TestFullRecord(t *testing.T) {
 	if recording, err := table.RecordConnections(steer.Pod{Redirects: []steer.Redirect{r4}}); err != nil || !recording {
 		t.Fatalf("recording: %v, %v", recording, err)
 	}
-	var full strings.Builder
-	for port := range 512 {
-		fmt.Fprintf(&full, "ipv4 . %d, ", 1+port)
-	}
-	pod.Run("nft", "add", "element", "inet", "neardns", "direct1", "{ "+full.String()+"}")
+	fillDirect(pod)
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.reconcile(yes, false, map[string]int{Steered: 1})
 }

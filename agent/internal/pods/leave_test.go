@@ -2,9 +2,7 @@ package pods
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +86,12 @@ func TestAnswersOnTheirWay(t *testing.T) {
 	n.wantTable(pod)
 }
 
+// fillDirect fills a pod table's record of TCP connections with those of other ports.
+func fillDirect(pod *testutil.Pod) {
+	pod.Run("nft", "flush", "set", "inet", "neardns", "direct1")
+	pod.Run("sh", "-c", "for i in $(seq 512); do echo add element inet neardns direct1 { ipv4 . $i timeout 10m }; done | nft -f -")
+}
+
 // A pod that leaves may open more connections than its table remembers: each goes one way, to kube-dns or to the agent, and is answered.
 func TestManyConnectionsOfALeavingPod(t *testing.T) {
 	n, pod, at := podBetween(t)
@@ -96,12 +100,7 @@ func TestManyConnectionsOfALeavingPod(t *testing.T) {
 	n.Excludes = func(podfile.File) string { return "steer.mode is none" }
 	n.reconcile(yes, false, map[string]int{LeftAlone: 1})
 	testutil.WantWho(t, "KUBEDNS", pod.NetNS, at, "a.cluster.local", "tcp")
-	var full strings.Builder
-	for port := range 512 {
-		fmt.Fprintf(&full, "ipv4 . %d timeout 10m, ", 1+port)
-	}
-	pod.Run("nft", "flush", "set", "inet", "neardns", "direct1")
-	pod.Run("nft", "add", "element", "inet", "neardns", "direct1", "{ "+full.String()+"}")
+	fillDirect(pod)
 	testutil.WantWho(t, "AGENT", pod.NetNS, at, "a.cluster.local", "tcp")
 }
 

@@ -132,12 +132,12 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	return nil
 }
 
-// closeSockets closes the UDP sockets of those targets.
-func (p *Prober) closeSockets(of func(target netip.Addr) bool) {
+// closeSockets closes the UDP sockets of the selected targets. The next probe of such a target opens another.
+func (p *Prober) closeSockets(selected func(target netip.Addr) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for target, s := range p.probing {
-		if of(target) {
+		if selected(target) {
 			delete(p.probing, target)
 			s.close()
 		}
@@ -262,21 +262,12 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	}
 	packet, err := s.exchange(ctx, q)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		p.forget(target, s)
+		// A connected IPv6 socket keeps its route when another table gets a better one, and the kernel adds the route of a new local
+		// address only after the address, from its work queue: such a socket would never reach the target. A flow may also be lost in
+		// conntrack.
+		p.closeSockets(func(of netip.Addr) bool { return of == target })
 	}
 	return q.judge(packet, err)
-}
-
-// forget closes a socket that got no answer, so that the next probe of the target opens another. A connected IPv6 socket keeps its route
-// when another table gets a better one, and the kernel adds the route of a new local address only after the address, from its work queue:
-// such a socket would never reach the target. A flow may also be lost in conntrack.
-func (p *Prober) forget(target netip.Addr, s *datagrams) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.probing[target] == s {
-		delete(p.probing, target)
-		s.close()
-	}
 }
 
 // CheckFallback queries clusterDNS, a cluster DNS address or a local address, for name's address over UDP and TCP, from the fallback
