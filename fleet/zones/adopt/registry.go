@@ -77,10 +77,11 @@ func (r Registry) names(name, rrtype string) (now, before string) {
 	return now, before
 }
 
-// labels parses the text of a registry record, and returns its values by key; false if the TXT record is no registry record.
+// labels parses the text of a registry record, and returns its values by key; false if the TXT record is no registry record. External-dns
+// writes the text in quotation marks, which Azure DNS keeps as a part of it.
 func labels(x *dns.TXT) (map[string]string, bool) {
 	found, all := false, map[string]string{}
-	for token := range strings.SplitSeq(strings.Join(x.Txt, ""), ",") {
+	for token := range strings.SplitSeq(strings.Trim(strings.Join(x.Txt, ""), `\"`), ",") {
 		key, value, _ := strings.Cut(token, "=")
 		if key == "heritage" && value != ExternalDNS {
 			return nil, false
@@ -274,7 +275,7 @@ func (h *Host) ttl() uint32 {
 }
 
 // Manifest returns the YAML of a DNSRecord for the host. It has adopt: false, so if the DNSRecord is deleted, the addresses stay in the
-// zone, with the TTL that they had.
+// zone, with the TTL that they had. A comment names the object that external-dns took the addresses from.
 func (h *Host) Manifest() string {
 	name := strings.TrimSuffix(h.Name, ".")
 	object := name
@@ -286,6 +287,18 @@ func (h *Host) Manifest() string {
 		quoted = append(quoted, fmt.Sprintf("%q", a))
 	}
 	return fmt.Sprintf("---\napiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata:\n  name: %q\n"+
-		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]\n  adopt: false\n",
-		object, name, h.ttl(), strings.Join(quoted, ", "))
+		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]%s\n  adopt: false\n",
+		object, name, h.ttl(), strings.Join(quoted, ", "), h.source())
+}
+
+// source returns a comment with the object that the registry names as the source of the addresses; "" without one.
+func (h *Host) source() string {
+	for _, rr := range parse(h.Registry) {
+		if x, ok := rr.(*dns.TXT); ok {
+			if l, _ := labels(x); l["resource"] != "" {
+				return fmt.Sprintf(" # of %q: they do not follow it", l["resource"])
+			}
+		}
+	}
+	return ""
 }

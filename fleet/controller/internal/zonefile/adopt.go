@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,9 +30,12 @@ type Adoption struct {
 // maxExport is the maximum size of an export in bytes, which is enough for some 100,000 hosts.
 const maxExport = 64 << 20
 
-// maxFailures is the number of reads of the zone in a row that end the command if they fail with SERVFAIL or without a usable answer. A
-// single such failure must not end it, because the waits between steps are long. Any other failure ends it at once.
+// maxFailures is the number of reads of the zone in a row that end the command if they fail with SERVFAIL or without a usable answer, or
+// because the server restarts. A single such failure must not end it, because the waits between steps are long. Any other failure ends it
+// at once.
 const maxFailures = 10
+
+var passing = []rfc2136.Kind{rfc2136.NoAnswer, rfc2136.BadAnswer, rfc2136.ServerFailed, rfc2136.Unreachable, rfc2136.Cut}
 
 // Adopt makes the export in the first call. The next call checks for a while that the other controller no longer changes the hosts'
 // records, takes the hosts, and verifies that they stay taken. It can be interrupted at any time; the next call continues. With Undo, Adopt
@@ -92,7 +96,7 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	shown := map[string]bool{}
 	for passes, failures := 0, 0; ; {
 		z, err := v.read(ctx)
-		if failures++; failures < maxFailures && (rfc2136.Unsure(err) || rfc2136.KindOf(err) == rfc2136.ServerFailed) {
+		if failures++; failures < maxFailures && slices.Contains(passing, rfc2136.KindOf(err)) {
 			a.log("%v; trying again", err)
 			if err := wait(ctx, time.Second); err != nil {
 				return err
