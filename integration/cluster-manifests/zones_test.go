@@ -1,6 +1,8 @@
 package clustermanifests
 
 import (
+	"bytes"
+	"os"
 	"slices"
 	"testing"
 
@@ -25,7 +27,10 @@ func TestZones(t *testing.T) {
 	equal(t, "pod-security.kubernetes.io/enforce", "restricted", namespace.Labels["pod-security.kubernetes.io/enforce"])
 	c := pod.Containers[0]
 	wantConfined(t, c)
-	wantNobody(t, c)
+	wantNobody(t, c) // as the image's user, or one that OpenShift chooses; the kubelet takes only a number for no root
+	if image, err := os.ReadFile("../../fleet/Dockerfile"); !bytes.Contains(image, []byte("\nUSER 65532")) {
+		t.Errorf("the image has no numeric user: %v", err)
+	}
 	if pod.HostNetwork || len(pod.Volumes) > 0 || pod.SecurityContext.SeccompProfile == nil {
 		t.Errorf("host network %v, volumes %v", pod.HostNetwork, pod.Volumes)
 	}

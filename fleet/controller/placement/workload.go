@@ -303,12 +303,12 @@ func managedBy(d *appsv1.Deployment) string {
 		{"argocd.argoproj.io/tracking-id", "", "Argo CD", "the application's repository"},
 		{"helm.toolkit.fluxcd.io/name", "", "Flux", "the values of the HelmRelease"},
 		{"kustomize.toolkit.fluxcd.io/name", "", "Flux", "the Kustomization's repository"},
-		{"app.kubernetes.io/managed-by", "Helm", "Helm", "affinity and tolerations in the release's values"},
+		{"app.kubernetes.io/managed-by", "", "", "its settings (Helm: affinity and tolerations in the release's values)"},
 		{"objectset.rio.cattle.io/id", "", "k3s or RKE2", "a HelmChartConfig, or the server's manifest"},
 	} {
 		for _, marks := range []map[string]string{d.Labels, d.Annotations} {
 			if value, ok := marks[m.key]; ok && (m.value == "" || m.value == value) {
-				return fmt.Sprintf("is managed by %s (%s: %s): place it by %s", m.program, m.key, value, m.field)
+				return fmt.Sprintf("is managed by %s (%s: %s): place it by %s", cmp.Or(m.program, value), m.key, value, m.field)
 			}
 		}
 	}
