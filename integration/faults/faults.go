@@ -73,12 +73,12 @@ func serverFaults() []fault {
 		},
 		{
 			name: "sigstop", title: "SIGSTOP for 6 s", length: 8 * time.Second, short: true,
-			state: in("integration/steering", "TestMatrix"), bound: in("agent/internal/node/lease", "TestTargetSteps"),
+			state: in("integration/steering", "TestMatrix"), bound: in("pkg/steer/nft", "TestTrace"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
 			name: "sigstop-old", title: "SIGSTOP of the old one during the overlap", length: 8 * time.Second, ends: true, noStock: noHandOver,
-			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("agent/internal/node/lease", "TestTargetSteps"),
+			state: in("integration/steering", "TestStoppedWithinAHandover"), bound: in("pkg/steer/nft", "TestTrace"),
 			limit: limit{lost: 1000, tcp: 400, gap: time.Second},
 		},
 		{
@@ -117,7 +117,7 @@ func nodeFaults() []fault {
 		},
 		{
 			name: "upstream-dead", title: "upstream dead for 10 s", length: 11 * time.Second, anywhere: true,
-			state: in("integration/steering", "TestClusterUpstreamDead"), bound: in("internal/dns/forward", "TestWaits"),
+			state: in("integration/steering", "TestKubeDNSOutageKeepsLeases"), bound: in("internal/dns/forward", "TestAlone"),
 			limit: limit{share: 0.01, tcpShare: 0.02, refusal: 2 * time.Second}, // see docs/project/faults.md
 		},
 		{

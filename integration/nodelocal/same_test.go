@@ -214,8 +214,13 @@ func TestAnswersOfStock(t *testing.T) {
 	testutil.Eventually(t, func() error { return alive(pod.NetNS, local4) })
 	want := n.tell(pod.NetNS, wire)
 	stock.Kill()
-	n.serve()
-	got := n.tell(pod.NetNS, wire)
+	var got [][4]string
+	testutil.Eventually(t, func() error { // all of it again if kube-dns gave some of the answers
+		ours := n.serve()
+		got = n.tell(pod.NetNS, wire)
+		ours.Kill()
+		return testutil.ErrorIf(strings.Contains(ours.Output(), "lease lost"), "the agent lost a lease")
+	})
 	silent := 0
 	for i := range wire {
 		for j, a := range want[i] {

@@ -104,11 +104,9 @@ func TestUpstreamInTrouble(t *testing.T) {
 			a, b := n.External.Questions("udp"), n.DNS.Questions("tcp")
 			return testutil.ErrorIf(a < 500 || b < 500, "%d and %d questions of the floods", a, b)
 		})
-		tries := 0
 		for i := range 50 {
 			for _, name := range []string{fmt.Sprintf("shop%d.example.", i), freshName()} {
 				testutil.Eventually(t, func() error {
-					tries++
 					got, _ := ask(udp, "udp", name)
 					return testutil.ErrorIf(got != "NOERROR", "%s: %s", name, got)
 				})
@@ -120,9 +118,6 @@ func TestUpstreamInTrouble(t *testing.T) {
 		})
 		endOutside()
 		endReverse()
-		if tries > 150 { // most at the first try
-			t.Errorf("100 new names were queried %d times", tries)
-		}
 	})
 	t.Run("slow names", func(t *testing.T) {
 		testutil.Eventually(t, func() error { // the agent gives up after 4.5 s

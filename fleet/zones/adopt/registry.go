@@ -274,8 +274,11 @@ func (h *Host) ttl() uint32 {
 	return ttl
 }
 
+// resource finds the object that external-dns took the addresses from in a registry record.
+var resource = regexp.MustCompile(`external-dns/resource=([^",\\]+)`)
+
 // Manifest returns the YAML of a DNSRecord for the host. It has adopt: false, so if the DNSRecord is deleted, the addresses stay in the
-// zone, with the TTL that they had. A comment names the object that external-dns took the addresses from.
+// zone, with the TTL that they had. A comment names their source.
 func (h *Host) Manifest() string {
 	name := strings.TrimSuffix(h.Name, ".")
 	object := name
@@ -286,19 +289,11 @@ func (h *Host) Manifest() string {
 	for _, a := range h.addresses() {
 		quoted = append(quoted, fmt.Sprintf("%q", a))
 	}
+	comment := ""
+	if m := resource.FindStringSubmatch(strings.Join(h.Registry, " ")); m != nil {
+		comment = fmt.Sprintf(" # of %q, not followed", m[1])
+	}
 	return fmt.Sprintf("---\napiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata:\n  name: %q\n"+
 		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]%s\n  adopt: false\n",
-		object, name, h.ttl(), strings.Join(quoted, ", "), h.source())
-}
-
-// source returns a comment with the object that the registry names as the source of the addresses; "" without one.
-func (h *Host) source() string {
-	for _, rr := range parse(h.Registry) {
-		if x, ok := rr.(*dns.TXT); ok {
-			if l, _ := labels(x); l["resource"] != "" {
-				return fmt.Sprintf(" # of %q: they do not follow it", l["resource"])
-			}
-		}
-	}
-	return ""
+		object, name, h.ttl(), strings.Join(quoted, ", "), comment)
 }

@@ -42,7 +42,7 @@ var clock = map[string]reaches{
 	"time.Since": {Clock: read, Limit: bound}, "time.Until": {Clock: read, Limit: bound}, "(time.Time).Sub": {Limit: bound},
 	"context.WithTimeout": {Clock: read, Limit: bound}, "context.WithTimeoutCause": {Clock: read, Limit: bound},
 	"context.WithDeadline": {Clock: read, Limit: bound}, "context.WithDeadlineCause": {Clock: read, Limit: bound},
-	tight.Name(): {Clock: read, Limit: bound},
+	tight.Name(): {Clock: read, Limit: bound}, "github.com/neardns/neardns/pkg/tick.Pause": {Clock: read},
 	// It tries for half a second. testutil.NoLeaks repeats it until the package's time is up, Eventually within its own limit.
 	leaks + "Find": {Clock: read}, leaks + "VerifyNone": {Clock: read, Limit: bound}, leaks + "VerifyTestMain": {Clock: read, Limit: bound},
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -73,6 +74,7 @@ func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bo
 func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
+	s.limits = limits{first: time.Hour, next: time.Hour, end: h.end}
 	testutil.Must(t, s.Start(t.Context(), cfg, h.build, nil))
 	t.Cleanup(func() { testutil.Must(t, s.Stop()) })
 	return s, cfg
@@ -197,11 +199,11 @@ func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 }
 
 // TestFirstDrains: a connection that only the handler before the chain answers ends with its server, and right after an answer.
-func TestFirstDrains(t *testing.T) { firstDrains(t) }
+func TestFirstDrains(t *testing.T) { firstDrains(t, 0) }
 
-func firstDrains(t *testing.T) {
+func firstDrains(t *testing.T, end time.Duration) {
 	t.Helper()
-	_, s, conn := newHeld(t, nil)
+	_, s, conn := newHeld(t, nil, end)
 	for id := range uint16(3) {
 		send(t, conn, id, "kept.example.org.")
 		wantIDs(t, conn, id)

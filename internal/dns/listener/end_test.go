@@ -12,7 +12,7 @@ func (noSocket) Close() error { return nil }
 
 // TestEnd: a point ends as soon as its last connection has, and reports one that is still open after maxDrain and maxCut.
 func TestEnd(t *testing.T) {
-	for last, ends := range map[time.Duration]bool{0: true, maxIdle: true, maxDrain + time.Second: true, maxDrain + maxCut + 1: false} {
+	for last, ends := range map[time.Duration]bool{0: true, endLook: true, maxDrain + time.Second: true, maxDrain + maxCut + 1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			p := &point{protocol: "tcp", socket: noSocket{}, ended: make(chan struct{})}
 			begun := time.Now()

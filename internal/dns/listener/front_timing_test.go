@@ -27,17 +27,17 @@ func TestTimingDeafClient(t *testing.T) {
 // State: TestFirstDrains. Bound: TestEnd.
 func TestTimingIdleConnectionEnds(t *testing.T) {
 	begun := time.Now()
-	firstDrains(t)
+	firstDrains(t, usualLimits.end)
 	if took := time.Since(begun); took > maxDrain {
 		t.Errorf("an idle connection kept the server for %s", took)
 	}
 }
 
-// TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after maxIdle.
+// TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after limits.end.
 //
 // State: TestPipedStop. Bound: none, the end follows the last answer, and no timer.
 func TestTimingPipedStop(t *testing.T) {
-	h, s, conn := newHeld(t, nil)
+	h, s, conn := newHeld(t, nil, usualLimits.end)
 	send(t, conn, 1, "slow.example.org.")
 	testutil.WaitFor("it is in work", func() bool { return h.in.Load() == 1 })
 	done := stopping(t, s)
@@ -45,7 +45,7 @@ func TestTimingPipedStop(t *testing.T) {
 	begun := time.Now()
 	wantIDs(t, conn, 1)
 	wantEnd(t, conn)
-	if took := time.Since(begun); took > maxIdle/2 {
+	if took := time.Since(begun); took > usualLimits.end/2 {
 		t.Errorf("the connection ended %s after the last answer", took)
 	}
 	testutil.Must(t, <-done)

@@ -27,18 +27,22 @@ const (
 	minFlush  = 50 * time.Millisecond // by then, queries that the switch let through before the lease was withdrawn have reached the socket
 	maxFlush  = time.Second           // flush then returns even if queries still wait in the socket
 	flushLook = 5 * time.Millisecond  // how often flush checks whether queries wait
-	maxIdle   = time.Second           // when the point ends, an open connection without a query is closed after this time
-	maxDrain  = 5 * time.Second       // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
-	maxCut    = 2 * time.Second       // after maxDrain, for closing what is still open; in Stop, also for the plugin chain's last queries
+	endLook   = 100 * time.Millisecond
+	maxDrain  = 5 * time.Second // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
+	maxCut    = 2 * time.Second // after maxDrain, for closing what is still open; in Stop, also for the plugin chain's last queries
 )
 
-// Time limits of a TCP connection, as in CoreDNS: for its first query, for writing an answer, and between queries. The number of queries
-// on a connection is not limited.
-const (
-	maxRead    = 3 * time.Second
-	maxWrite   = 5 * time.Second
-	maxBetween = 10 * time.Second
-)
+// maxWrite is the time limit for writing an answer over TCP, as in CoreDNS.
+const maxWrite = 5 * time.Second
+
+// limits are the times after which a TCP connection without a query is closed.
+type limits struct {
+	first, next time.Duration // before its first query, and between queries
+	end         time.Duration // when the point ends
+}
+
+// usualLimits has the limits of CoreDNS for as long as the point is served. The number of queries on a connection is not limited.
+var usualLimits = limits{first: 3 * time.Second, next: 10 * time.Second, end: time.Second}
 
 // point is a listening socket, for one address and protocol, with the plugin chain that answers its queries. The point stays while one
 // chain replaces another. It owns the socket and its connections.
@@ -66,7 +70,7 @@ type socket interface {
 
 func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*point, error) {
 	p := &point{protocol: protocol, at: at, log: s.log, observer: s.observer, workers: s.workers, quota: s.quota,
-		conns: streams{quota: s.quota}, ended: make(chan struct{})}
+		conns: streams{quota: s.quota, limits: s.limits}, ended: make(chan struct{})}
 	if protocol == "udp" {
 		pc, err := net.FilePacketConn(f)
 		if err != nil {
@@ -216,7 +220,7 @@ func (p *point) waiting() (n int) {
 }
 
 // end stops reading UDP queries and accepting connections for good, and answers the queries that were read. It closes each TCP connection
-// once all queries that have arrived on it are answered, after maxIdle if no query comes, or after maxDrain in any case. It returns an
+// once all queries that have arrived on it are answered, after limits.end if no query comes, or after maxDrain in any case. It returns an
 // error if the point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for another process that
 // has it.
 func (p *point) end() error {
@@ -225,11 +229,11 @@ func (p *point) end() error {
 		// Close it now, not after the last connection: more clients would connect meanwhile.
 		_ = p.socket.Close()
 	}
-	tick := time.NewTicker(maxIdle / 10)
+	tick := time.NewTicker(endLook)
 	defer tick.Stop()
 	begun := time.Now()
 	for time.Since(begun) < maxDrain {
-		p.conns.drain(begun.Add(maxIdle), false)
+		p.conns.drain(begun.Add(p.conns.limits.end), false)
 		if p.protocol == "udp" {
 			p.until(time.Now()) // repeated, because a concurrent resume would reset the deadline
 		}
@@ -240,7 +244,7 @@ func (p *point) end() error {
 		}
 	}
 	// A client that always has queries on their way would keep its connection, and so the point, without end.
-	p.conns.drain(begun.Add(maxIdle), true)
+	p.conns.drain(begun.Add(p.conns.limits.end), true)
 	_ = p.socket.Close()
 	select {
 	case <-p.ended:
@@ -268,7 +272,7 @@ const answerKept = 4096
 func (r *reader) read(s *stream) {
 	defer s.Close()
 	defer s.pending.Wait() // a client may close its sending side and then wait for the answers
-	for timeout := maxRead; ; timeout = maxBetween {
+	for timeout := s.of.limits.first; ; timeout = s.of.limits.next {
 		m, err := s.next(timeout)
 		if err != nil {
 			return
@@ -290,7 +294,7 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	case !goes:
 		return nil, io.EOF
 	case ends:
-		timeout = min(timeout, maxIdle)
+		timeout = min(timeout, s.of.limits.end)
 	}
 	defer s.of.heard(s)
 	if err := s.SetReadDeadline(time.Now().Add(timeout)); err != nil {

@@ -131,7 +131,7 @@ func TestConnectionFlood(t *testing.T) {
 	asks("a newcomer", dialTCP(t, "127.0.1.9", cfg))
 	asks("the flood's own next one", dialTCP(t, "127.0.2.1", cfg))
 	asks("the flood's youngest", flood[199])
-	if _, err := flood[0].Conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) { // not ended by maxRead
+	if _, err := flood[0].Conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the flood's longest idle connection: %v", err)
 	}
 	for _, c := range append(flood, quiet...) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ type handler struct {
 	level  queryinfo.Level // of its answers
 	first  fastpath.Handler
 	closed atomic.Int64
+	end    time.Duration // how long the end waits for a query on a connection
 }
 
 func (h *handler) ServeDNS(_ netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {

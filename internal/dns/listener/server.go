@@ -64,6 +64,7 @@ type Server struct {
 	observer Observer // nil: none
 	quota    *quota
 	workers  *workers
+	limits   limits
 
 	mu     sync.Mutex // guards the fields below
 	chain  *serving   // nil: not started
@@ -95,7 +96,8 @@ const usual = 1024
 
 // New returns a server that is not started. observer may be nil.
 func New(log *slog.Logger, observer Observer) *Server {
-	return &Server{log: log, observer: observer, quota: newQuota(Config{Misses: usual, Connections: usual}), workers: new(workers)}
+	return &Server{log: log, observer: observer, quota: newQuota(Config{Misses: usual, Connections: usual}), workers: new(workers),
+		limits: usualLimits}
 }
 
 // ErrStarted and ErrStopped mean that a method was called in the wrong state.

@@ -24,7 +24,8 @@ type streams struct {
 	draining bool
 	cut      bool // no further query is read
 
-	quota *quota // has its own lock, which may be taken while mu is held
+	quota  *quota // has its own lock, which may be taken while mu is held
+	limits limits // never changes
 }
 
 // stream is one TCP connection. One goroutine reads it; several may write.

@@ -48,10 +48,10 @@ type held struct {
 	free chan struct{}
 }
 
-// newHeld starts a server with such a chain and a fast path for one name. It returns a connection to the server, too.
-func newHeld(t *testing.T, o Observer) (h *held, s *Server, conn *dns.Conn) {
+// newHeld starts a server with such a chain, a fast path for one name, and limits.end, and returns a connection to the server, too.
+func newHeld(t *testing.T, o Observer, end time.Duration) (h *held, s *Server, conn *dns.Conn) {
 	t.Helper()
-	h = &held{free: make(chan struct{}), handler: handler{first: &shelf{name: "kept.example.org."}}}
+	h = &held{free: make(chan struct{}), handler: handler{first: &shelf{name: "kept.example.org."}, end: end}}
 	h.do = func(w dns.ResponseWriter, q *dns.Msg) {
 		if strings.HasPrefix(q.Question[0].Name, "slow") {
 			h.in.Add(1)
@@ -111,7 +111,7 @@ func wantEnd(t *testing.T, conn *dns.Conn) {
 // TestPipelined: a query over TCP does not wait for the answer to the one before it, whichever handler answers. (RFC 7766, sections 6.2.1.1
 // and 7.)
 func TestPipelined(t *testing.T) {
-	h, _, conn := newHeld(t, nil)
+	h, _, conn := newHeld(t, nil, time.Hour)
 	send(t, conn, 1, "slow.example.org.")
 	testutil.WaitFor("the slow one is in work", func() bool { return h.in.Load() == 1 })
 	send(t, conn, 2, "fast.example.org.")
@@ -127,7 +127,7 @@ func TestPipelined(t *testing.T) {
 
 // TestHalfClosed: a client that closes its sending side still gets its answers, and then the connection ends.
 func TestHalfClosed(t *testing.T) {
-	h, _, conn := newHeld(t, nil)
+	h, _, conn := newHeld(t, nil, time.Hour)
 	send(t, conn, 1, "slow.example.org.")
 	send(t, conn, 2, "slower.example.org.")
 	testutil.Must(t, conn.Conn.(*net.TCPConn).CloseWrite())
@@ -141,7 +141,7 @@ func TestHalfClosed(t *testing.T) {
 // TestPipedShare: a client with its share of TCP queries in progress waits for its own answers, and another client is answered. No query is
 // lost.
 func TestPipedShare(t *testing.T) {
-	h, s, first := newHeld(t, nil)
+	h, s, first := newHeld(t, nil, time.Hour)
 	const each = 200
 	greedy := []*dns.Conn{first, dialTCP(t, "127.0.0.1", h.cfg), dialTCP(t, "127.0.0.1", h.cfg)}
 	for _, conn := range greedy {
@@ -175,7 +175,7 @@ func TestPipedShare(t *testing.T) {
 
 // TestPipedStop: a server that stops answers what was sent before, over UDP and on a connection, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
-	h, s, conn := newHeld(t, nil)
+	h, s, conn := newHeld(t, nil, time.Hour)
 	send(t, conn, 1, "slow.example.org.")
 	testutil.WaitFor("it is in work", func() bool { return h.in.Load() == 1 })
 	udp := &dns.Conn{Conn: dialUDP(t, addressOf(h.cfg))}
@@ -195,7 +195,7 @@ func TestPipedStop(t *testing.T) {
 // TestPartsAtTheEnd: a server that stops waits for the rest of a query that has begun to arrive, even if the query before it is answered
 // meanwhile.
 func TestPartsAtTheEnd(t *testing.T) {
-	h, s, conn := newHeld(t, nil)
+	h, s, conn := newHeld(t, nil, time.Hour)
 	send(t, conn, 1, "slow.example.org.")
 	second := question("fast.example.org.", dns.TypeA)
 	second.Id = 2
@@ -240,7 +240,7 @@ func TestEndlessQueries(t *testing.T) {
 // TestReset: the slots of a client that resets its connection are free once its queries are answered, and the observer gets its queries.
 func TestReset(t *testing.T) {
 	w := new(watcher)
-	h, s, conn := newHeld(t, w)
+	h, s, conn := newHeld(t, w, time.Hour)
 	const questions = 50
 	for i := range uint16(questions) {
 		send(t, conn, i, "slow.example.org.")

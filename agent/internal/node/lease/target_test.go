@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,29 @@ func TestTargetLoses(t *testing.T) {
 			name := fmt.Sprintf("probe %d after %d losses", probe, before)
 			testutil.Equal(t, name+": rest", rest, got.Lose(probe, now))
 			testutil.Equal(t, name, want, got, cmp.AllowUnexported(Target{}))
+		}
+	}
+}
+
+// TestTargetWalk takes random probes in: what must hold of a lease, whatever came before.
+func TestTargetWalk(t *testing.T) {
+	const lifetime = 800 * time.Millisecond
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable walk
+		var renewed, restUntil time.Time
+		c, now, held := Target{}, time.Unix(1000, 0), false
+		for range 4000 {
+			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
+			p := Probe(max(0, r.IntN(12)-7)) // most are answered, so that leases are granted
+			v, expired := c.Next(p, held, now.Sub(renewed) > lifetime, now), now.Sub(renewed) > lifetime
+			switch {
+			case v == Renew && (p != Answered || !held && now.Before(restUntil)), held && expired && v == Wait, !held && v > Renew:
+				t.Fatalf("seed %d: probe %d, held %t, expired %t, rest until %s: verdict %d at %s", seed, p, held, expired, restUntil, v, now)
+			case v == Renew:
+				held, renewed = true, now
+			case v != Wait:
+				held, restUntil = false, now.Add(c.Lose(p, now))
+			}
 		}
 	}
 }

@@ -163,7 +163,7 @@ func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []
 			if !a.Undo {
 				e.Sent(u)
 			}
-		case kind == rfc2136.ServerFailed || rfc2136.Unsure(err):
+		case slices.Contains(passing, kind):
 			return time.Second, nil
 		default:
 			return 0, errors.Join(err, a.save(e))
