@@ -23,7 +23,7 @@ func adoptedWithin(pods int) time.Duration {
 // TestTimingAdoptUnderLoad: 50 pods send 500 queries per second, over sockets and connections that stay, while the agent comes, is killed
 // half-way, comes back, and pods end; then neardns is removed from the node.
 //
-// State: TestAdoptAgain. Bound: none, rounds follow the files' events.
+// State: TestAdoptAgain. Bound: TestPace (agent/internal/pods/adoption).
 func TestTimingAdoptUnderLoad(t *testing.T) {
 	const count, perPod = 50, 10
 	n := newNode(t, setup{attach: testutil.PTP, proven: true, adopt: true})

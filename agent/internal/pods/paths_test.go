@@ -24,7 +24,7 @@ func held(netip.Addr, steer.Protocol) (since, proven time.Time, ok bool) {
 	return time.Time{}, time.Now(), true
 }
 
-// young is the timeout of a query from a young path, as with the default lease.
+// young is the timeout of a query that is not answered from a young path, as with the default lease.
 const young = 250 * time.Millisecond
 
 // drop has a pod's link lose what the rules say, before the host's prerouting, and returns the end of it.
@@ -56,7 +56,7 @@ func (n *node) try(lease Lease, changed bool) {
 	}
 	before := waiting()
 	for _, one := range n.DueTrials(lease, yes).Trials {
-		n.RunTrial(n.t.Context(), one, lease, young, no)
+		n.RunTrial(n.t.Context(), one, lease, map[bool]time.Duration{true: testutil.Attempt, false: young}[changed], no)
 	}
 	testutil.Check(n.t, n.failed.fault(n.List()))
 	testutil.Equal(n.t, "answered", changed, waiting() > before)
