@@ -69,8 +69,8 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 		what.judge(r)
 	}
 	r.terminateOld()
-	if f.limit.kept > 0 && warm > 0 {
-		r.Kept = min(1, s.kept()/warm)
+	if f.limit.kept > 0 {
+		r.Kept = min(1, s.kept()/max(warm, 0.01)) // none is kept if nothing came from the cache before
 	}
 	return r.outcome
 }

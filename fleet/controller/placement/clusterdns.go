@@ -126,7 +126,7 @@ func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision)
 			return d
 		}
 		d.Conditions[1] = progress
-		if r.reason == NotEnoughNodes && want.Mode == v1alpha1.ModeApply && plan.ready < minReady && w.strands(c, plan.rule, minReady) {
+		if want.Mode == v1alpha1.ModeApply && plan.ready < minReady && w.strands(c, plan.rule, minReady) {
 			d.Write = true
 			d.Conditions[2].Message = "removed, because no node has the labels and too few pods are ready: " + r.message
 		}

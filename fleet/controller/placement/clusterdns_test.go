@@ -182,7 +182,7 @@ func TestDecideDNS(t *testing.T) {
 			"spec.clusterDNS.nodePlacement.nodeSelector", nil},
 
 		"none, nothing of ours": {coredns(), nil, nothing, "", "", nil},
-		"none, ours":            {coredns(placed("old=", controller), label("app.kubernetes.io/managed-by", "Helm")), nil, "", "", "", nil},
+		"none, ours":            {coredns(placed("old=", controller), label("app.kubernetes.io/managed-by", "kops")), nil, "", "", "", nil},
 		"none, unsafe":          {coredns(placed("old=", controller), recreate), nil, nothing, "UnsafeRollout", "cannot be removed", nil},
 		"none, no workload":     {Workload{}, nil, nothing, "", "", nil},
 	})
@@ -215,7 +215,7 @@ func TestDNSOwners(t *testing.T) {
 		message string
 	}{
 		"ownerReferences": {coredns(owner), "belongs to DNS default (ownerReferences)"},
-		"Helm":            {coredns(label("app.kubernetes.io/managed-by", "Helm")), "is managed by Helm (app.kubernetes.io/managed-by: Helm)"},
+		"kops":            {coredns(label("app.kubernetes.io/managed-by", "kops")), "is managed by kops (app.kubernetes.io/managed-by: kops)"},
 		"addon manager":   {coredns(label("addonmanager.kubernetes.io/mode", "Reconcile")), "is managed by the addon manager"},
 		"cluster-service": {coredns(label("kubernetes.io/cluster-service", "true")), "is managed by the addon manager"},
 		"Argo CD":         {coredns(label("argocd.argoproj.io/instance", "dns")), "is managed by Argo CD"},
@@ -288,6 +288,8 @@ func TestDNSNodes(t *testing.T) {
 	taken := cases["nodes and pods go"]
 	taken.message = "removed, because no node has the labels and too few pods are ready: 0 nodes are eligible"
 	cases["nodes and pods go"] = taken
+	cases["nodes and pods go, managed"] = dnsCase{ours(unready, label("app.kubernetes.io/managed-by", "x")), apply("master="), "",
+		"AsExpected ManagedElsewhere", "removed, because no node has the labels", many("w", 4)}
 	cases["nodes and pods go, and another placement"] = dnsCase{ours(unready), apply("foo="), nothing, "NotApplied NotEnoughNodes", "", nil}
 	decideDNS(t, cases)
 }

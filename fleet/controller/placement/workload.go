@@ -298,12 +298,12 @@ func managedBy(d *appsv1.Deployment) string {
 	}
 	for _, m := range []struct{ key, value, program, field string }{
 		{"addonmanager.kubernetes.io/mode", "", "the addon manager", "the addon's settings of your provider"},
+		{"app.kubernetes.io/managed-by", "", "", "its settings (Helm: affinity and tolerations in the release's values)"},
 		{"kubernetes.io/cluster-service", "true", "the addon manager", "the addon's settings of your provider"},
 		{"argocd.argoproj.io/instance", "", "Argo CD", "the application's repository"},
 		{"argocd.argoproj.io/tracking-id", "", "Argo CD", "the application's repository"},
 		{"helm.toolkit.fluxcd.io/name", "", "Flux", "the values of the HelmRelease"},
 		{"kustomize.toolkit.fluxcd.io/name", "", "Flux", "the Kustomization's repository"},
-		{"app.kubernetes.io/managed-by", "", "", "its settings (Helm: affinity and tolerations in the release's values)"},
 		{"objectset.rio.cattle.io/id", "", "k3s or RKE2", "a HelmChartConfig, or the server's manifest"},
 	} {
 		for _, marks := range []map[string]string{d.Labels, d.Annotations} {

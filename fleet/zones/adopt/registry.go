@@ -77,11 +77,13 @@ func (r Registry) names(name, rrtype string) (now, before string) {
 	return now, before
 }
 
-// labels parses the text of a registry record, and returns its values by key; false if the TXT record is no registry record. External-dns
-// writes the text in quotation marks, which Azure DNS keeps as a part of it.
+// content returns the text of a registry record without the quotation marks around it, which external-dns writes and Azure DNS keeps.
+func content(x *dns.TXT) string { return strings.Trim(strings.Join(x.Txt, ""), `\"`) }
+
+// labels parses the text of a registry record, and returns its values by key; false if the TXT record is no registry record.
 func labels(x *dns.TXT) (map[string]string, bool) {
 	found, all := false, map[string]string{}
-	for token := range strings.SplitSeq(strings.Trim(strings.Join(x.Txt, ""), `\"`), ",") {
+	for token := range strings.SplitSeq(content(x), ",") {
 		key, value, _ := strings.Cut(token, "=")
 		if key == "heritage" && value != ExternalDNS {
 			return nil, false
@@ -95,7 +97,7 @@ func labels(x *dns.TXT) (map[string]string, bool) {
 // encrypted reports whether a TXT record looks like one that external-dns has encrypted with AES-GCM: base64 of a nonce of 12 bytes, a
 // text, and a tag of 16.
 func encrypted(x *dns.TXT) bool {
-	data, err := base64.StdEncoding.DecodeString(strings.Join(x.Txt, ""))
+	data, err := base64.StdEncoding.DecodeString(content(x))
 	return err == nil && len(data) > 12+16
 }
 
@@ -278,7 +280,7 @@ func (h *Host) ttl() uint32 {
 var resource = regexp.MustCompile(`external-dns/resource=([^",\\]+)`)
 
 // Manifest returns the YAML of a DNSRecord for the host. It has adopt: false, so if the DNSRecord is deleted, the addresses stay in the
-// zone, with the TTL that they had. A comment names their source.
+// zone, with the TTL that they had. A comment names the object that external-dns took them from.
 func (h *Host) Manifest() string {
 	name := strings.TrimSuffix(h.Name, ".")
 	object := name
@@ -291,7 +293,7 @@ func (h *Host) Manifest() string {
 	}
 	comment := ""
 	if m := resource.FindStringSubmatch(strings.Join(h.Registry, " ")); m != nil {
-		comment = fmt.Sprintf(" # of %q, not followed", m[1])
+		comment = fmt.Sprintf(" # external-dns took them from %q; a DNSRecord does not follow it", m[1])
 	}
 	return fmt.Sprintf("---\napiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata:\n  name: %q\n"+
 		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]%s\n  adopt: false\n",

@@ -3,6 +3,7 @@ package zonewriter
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -18,14 +19,19 @@ import (
 // A primary that was away for long is queried again within ten seconds of its return, by few at a time.
 func TestLongAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPublisher(t, Options{})
-		seen := map[time.Duration]bool{}
-		for range 1000 {
-			p.failed(errors.New("no route"))
-			wait := time.Until(p.next.poll).Round(100 * time.Millisecond)
-			if seen[wait] = true; wait > 8*time.Second {
-				t.Fatalf("after %d failures it is asked after %s", p.failures, wait)
+		dials, seen := 0, map[time.Duration]bool{}
+		p := newPublisher(t, Options{Dial: func(context.Context, string, string) (net.Conn, error) {
+			dials++
+			return nil, errors.New("no route")
+		}})
+		for n := range 1000 {
+			wait := time.Until(p.round(t.Context()))
+			testutil.Must(t, p.Set(publication("www", fmt.Sprintf("192.0.2.%d", n%256))))
+			p.round(t.Context()) // it is not due, even with a change
+			if seen[wait.Round(100*time.Millisecond)] = true; wait > 8*time.Second || dials != n+1 {
+				t.Fatalf("after %d failures it is asked after %s, with %d connections", p.failures, wait, dials)
 			}
+			time.Sleep(wait)
 		}
 		if len(seen) < 10 {
 			t.Errorf("all ask at the same time: %v", seen)

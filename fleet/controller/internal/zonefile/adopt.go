@@ -153,7 +153,7 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	}
 }
 
-// send sends updates, up to the first one that fails with SERVFAIL or an unknown result. It returns how long to wait before the zone is
+// send sends updates, up to the first one with a failure that may pass. It returns how long to wait before the zone is
 // read again.
 func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []adopt.Update) (time.Duration, error) {
 	for i, u := range updates {
@@ -164,7 +164,8 @@ func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []
 				e.Sent(u)
 			}
 		case slices.Contains(passing, kind):
-			return time.Second, nil
+			a.log("%v; trying again", err)
+			return time.Second, a.save(e)
 		default:
 			return 0, errors.Join(err, a.save(e))
 		}
