@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -186,10 +187,9 @@ func (s *suite) file(name string) *podfile.File {
 	s.must(err)
 	for _, path := range files {
 		f, err := podfile.Read(path)
-		if os.IsNotExist(err) {
-			continue
+		if !errors.Is(err, os.ErrNotExist) {
+			s.must(err)
 		}
-		s.must(err)
 		if f.PodName == name {
 			return &f
 		}
