@@ -24,7 +24,7 @@ func held(netip.Addr, steer.Protocol) (since, proven time.Time, ok bool) {
 	return time.Time{}, time.Now(), true
 }
 
-// young is the timeout of a query that is not answered from a young path, as with the default lease.
+// young is how long a trial of a young path waits for an answer that must not come, as with the default lease.
 const young = 250 * time.Millisecond
 
 // drop has a pod's link lose what the rules say, before the host's prerouting, and returns the end of it.

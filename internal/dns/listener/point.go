@@ -24,12 +24,12 @@ import (
 
 // Times of a point's end.
 const (
-	minFlush  = 50 * time.Millisecond // by then, queries that the switch let through before the lease was withdrawn have reached the socket
-	maxFlush  = time.Second           // flush then returns even if queries still wait in the socket
-	flushLook = 5 * time.Millisecond  // how often flush checks whether queries wait
-	endLook   = 100 * time.Millisecond
-	maxDrain  = 5 * time.Second // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
-	maxCut    = 2 * time.Second // after maxDrain, for closing what is still open; in Stop, also for the plugin chain's last queries
+	minFlush  = 50 * time.Millisecond  // by then, queries that the switch let through before the lease was withdrawn have reached the socket
+	maxFlush  = time.Second            // flush then returns even if queries still wait in the socket
+	flushLook = 5 * time.Millisecond   // how often flush checks whether queries wait
+	endLook   = 100 * time.Millisecond // how often end checks for connections whose last query is answered
+	maxDrain  = 5 * time.Second        // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
+	maxCut    = 2 * time.Second        // after maxDrain, for closing what is still open; in Stop, also for the plugin chain's last queries
 )
 
 // maxWrite is the time limit for writing an answer over TCP, as in CoreDNS.
@@ -244,7 +244,7 @@ func (p *point) end() error {
 		}
 	}
 	// A client that always has queries on their way would keep its connection, and so the point, without end.
-	p.conns.drain(begun.Add(p.conns.limits.end), true)
+	p.conns.drain(time.Now(), true)
 	_ = p.socket.Close()
 	select {
 	case <-p.ended:
