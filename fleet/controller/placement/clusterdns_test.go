@@ -285,11 +285,8 @@ func TestDNSNodes(t *testing.T) {
 	} {
 		cases[name] = dnsCase{c.w, c.want, c.write, "AsExpected NotEnoughNodes", "nodes are eligible for kube-dns, of at least 2", c.nodes}
 	}
-	taken := cases["nodes and pods go"]
-	taken.message = "removed, because no node has the labels and too few pods are ready: 0 nodes are eligible"
-	cases["nodes and pods go"] = taken
 	cases["nodes and pods go, managed"] = dnsCase{ours(unready, label("app.kubernetes.io/managed-by", "x")), apply("master="), "",
-		"AsExpected ManagedElsewhere", "removed, because no node has the labels", many("w", 4)}
+		"AsExpected ManagedElsewhere", "removed, because no node has the labels and too few pods are ready: ", many("w", 4)}
 	cases["nodes and pods go, and another placement"] = dnsCase{ours(unready), apply("foo="), nothing, "NotApplied NotEnoughNodes", "", nil}
 	decideDNS(t, cases)
 }

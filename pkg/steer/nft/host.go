@@ -253,12 +253,14 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 }
 
 // noteDirect returns rules that, with node interception, record clients that name the steering address, as pod trials do: their
-// answers must come from there. As in the chain switch, no forged source address is recorded.
+// answers must come from there. As in the chain switch, no forged source address is recorded. A client that then takes the same port to
+// name the cluster DNS address is forgotten again; one that is recorded is in home, too, so that no forged source address does that.
 func (hf hostFamily) noteDirect() []rule {
 	if !hf.host.InterceptNode {
 		return nil
 	}
 	return []rule{
+		hf.rule().in(homeKey, hf.name("home")).remove(clientSource, hf.name("direct")).end(),
 		hf.rule().in(destKey, hf.name("ours")).stranger("detours").count(steer.CounterStranger).goTo(hf.name("fallback")),
 		hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end(),
 	}

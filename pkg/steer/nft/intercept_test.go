@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/miekg/dns"
+
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -32,7 +34,12 @@ func TestInterceptPods(t *testing.T) {
 		check("AGENT", "lease")
 		r.WantUntracked("AGENT", plain.NetNS, r.ClusterDNS()...)
 		for _, d := range r.Host.Redirects {
-			r.Want("AGENT", plain.NetNS, "lease, steering address", netip.AddrPortFrom(d.Steering, 53))
+			s, err := testutil.OpenUDP(plain.NetNS, d.Steering.Is4(), testutil.AskOptions{EDNS: 1232})
+			must(t, err)
+			for _, at := range []netip.Addr{d.Steering, d.ClusterDNS} { // from one port, as if a client took that of a pod's trial
+				by(t, "AGENT", "lease, %s", at)(s.Ask(netip.AddrPortFrom(at, 53), "a.cluster.local", dns.TypeTXT))
+			}
+			s.Close()
 		}
 		r.Kill()
 		check("KUBEDNS", "killed, lease stands")

@@ -137,7 +137,6 @@ func TestTargetLoses(t *testing.T) {
 // TestTargetWalk gives a target random probes, and checks what must hold of its lease whatever came before.
 func TestTargetWalk(t *testing.T) {
 	const lifetime = 800 * time.Millisecond
-	verdicts := map[Verdict]int{}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable walk
 		var renewed, restUntil time.Time
@@ -146,7 +145,7 @@ func TestTargetWalk(t *testing.T) {
 			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
 			p := Probe(max(0, r.IntN(12)-7)) // most are answered, so that leases are granted
 			v, expired := c.Next(p, held, now.Sub(renewed) > lifetime, now), now.Sub(renewed) > lifetime
-			switch verdicts[v]++; {
+			switch {
 			case v == Renew && (p != Answered || !held && now.Before(restUntil)), held && expired && v == Wait, !held && v > Renew:
 				t.Fatalf("seed %d: probe %d, held %t, expired %t, rest until %s: verdict %d at %s", seed, p, held, expired, restUntil, v, now)
 			case v == Renew:
@@ -156,5 +155,4 @@ func TestTargetWalk(t *testing.T) {
 			}
 		}
 	}
-	testutil.Equal(t, "kinds of verdicts", 4, len(verdicts))
 }
