@@ -260,7 +260,7 @@ func (hf hostFamily) noteDirect() []rule {
 		return nil
 	}
 	return []rule{
-		hf.rule().in(homeKey, hf.name("home")).remove(clientSource, hf.name("direct")).end(),
+		hf.rule().notIn(destKey, hf.name("ours")).in(homeKey, hf.name("home")).remove(clientSource, hf.name("direct")).end(),
 		hf.rule().in(destKey, hf.name("ours")).stranger("detours").count(steer.CounterStranger).goTo(hf.name("fallback")),
 		hf.rule().in(destKey, hf.name("ours")).update(clientSource, hf.name("direct")).end(),
 	}
