@@ -54,7 +54,9 @@ func wantConfined(t *testing.T, c corev1.Container) {
 // wantNobody checks a container that reads or does nothing which takes a right.
 func wantNobody(t *testing.T, c corev1.Container) {
 	t.Helper()
-	if s := c.SecurityContext; s.RunAsUser == nil && !strings.Contains(c.Image, "controller") || !*s.RunAsNonRoot || s.Capabilities.Add != nil {
+	s := c.SecurityContext
+	user := s.RunAsUser == nil && strings.Contains(c.Image, "controller") || s.RunAsUser != nil && *s.RunAsUser != 0
+	if !user || s.RunAsNonRoot == nil || !*s.RunAsNonRoot || len(s.Capabilities.Add) > 0 {
 		t.Errorf("%s: security context %+v", c.Name, s)
 	}
 }

@@ -70,7 +70,7 @@ func try(s *stand, f fault, lead time.Duration) outcome {
 	}
 	r.terminateOld()
 	if f.limit.kept > 0 {
-		r.Kept = min(1, s.kept()/max(warm, 0.01)) // none is kept if nothing came from the cache before
+		r.Kept = min(warm, s.kept()) / max(warm, 1e-9) // none if nothing came from the cache before
 	}
 	return r.outcome
 }

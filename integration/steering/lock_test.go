@@ -39,8 +39,8 @@ func (n *node) flush(program, table string) {
 }
 
 // TestLockHeld has another program hold iptables' lock for longer than the agent and the plugin wait for it, while they have
-// something to do: the switch is flushed, a pod comes, the configuration changes. kube-dns answers pods meanwhile,
-// the reason is reported by log, status, readiness and metrics, and once the lock is free all is done that was to be done.
+// something to do: the switch is flushed, a pod comes, the configuration changes. kube-dns answers pods meanwhile, the reason is reported by
+// log, status, readiness and metrics, and once the lock is free all is done that was to be done.
 func TestLockHeld(t *testing.T) {
 	n, hold := lockedNode(t)
 	p := n.addPod(nil)

@@ -296,19 +296,19 @@ func managedBy(d *appsv1.Deployment) string {
 	for _, o := range d.OwnerReferences {
 		return fmt.Sprintf("belongs to %s %s (ownerReferences): place it there", o.Kind, o.Name)
 	}
-	for _, m := range []struct{ key, value, program, field string }{
-		{"addonmanager.kubernetes.io/mode", "", "the addon manager", "the addon's settings of your provider"},
-		{"app.kubernetes.io/managed-by", "", "", "its settings (Helm: affinity and tolerations in the release's values)"},
-		{"kubernetes.io/cluster-service", "true", "the addon manager", "the addon's settings of your provider"},
-		{"argocd.argoproj.io/instance", "", "Argo CD", "the application's repository"},
-		{"argocd.argoproj.io/tracking-id", "", "Argo CD", "the application's repository"},
-		{"helm.toolkit.fluxcd.io/name", "", "Flux", "the values of the HelmRelease"},
-		{"kustomize.toolkit.fluxcd.io/name", "", "Flux", "the Kustomization's repository"},
-		{"objectset.rio.cattle.io/id", "", "k3s or RKE2", "a HelmChartConfig, or the server's manifest"},
+	for _, m := range []struct{ key, program, field string }{
+		{"addonmanager.kubernetes.io/mode", "the addon manager", "the addon's settings of your provider"},
+		{"app.kubernetes.io/managed-by", "", "its settings (Helm: affinity and tolerations in the release's values)"},
+		{"kubernetes.io/cluster-service", "the addon manager", "the addon's settings of your provider"},
+		{"argocd.argoproj.io/instance", "Argo CD", "the application's repository"},
+		{"argocd.argoproj.io/tracking-id", "Argo CD", "the application's repository"},
+		{"helm.toolkit.fluxcd.io/name", "Flux", "the values of the HelmRelease"},
+		{"kustomize.toolkit.fluxcd.io/name", "Flux", "the Kustomization's repository"},
+		{"objectset.rio.cattle.io/id", "k3s or RKE2", "a HelmChartConfig, or the server's manifest"},
 	} {
 		for _, marks := range []map[string]string{d.Labels, d.Annotations} {
-			if value, ok := marks[m.key]; ok && (m.value == "" || m.value == value) {
-				return fmt.Sprintf("is managed by %s (%s: %s): place it by %s", cmp.Or(m.program, value), m.key, value, m.field)
+			if value, ok := marks[m.key]; ok {
+				return fmt.Sprintf("is managed by %s (%s: %s): place it by %s", cmp.Or(m.program, value, "another program"), m.key, value, m.field)
 			}
 		}
 	}

@@ -276,9 +276,6 @@ func (h *Host) ttl() uint32 {
 	return ttl
 }
 
-// resource finds the object that external-dns took the addresses from in a registry record.
-var resource = regexp.MustCompile(`external-dns/resource=([^",\\]+)`)
-
 // Manifest returns the YAML of a DNSRecord for the host. It has adopt: false, so if the DNSRecord is deleted, the addresses stay in the
 // zone, with the TTL that they had. A comment names the object that external-dns took them from.
 func (h *Host) Manifest() string {
@@ -287,15 +284,16 @@ func (h *Host) Manifest() string {
 	if rest, ok := strings.CutPrefix(name, "*."); ok {
 		object = rest + ".wildcard"
 	}
-	var quoted []string
-	for _, a := range h.addresses() {
-		quoted = append(quoted, fmt.Sprintf("%q", a))
-	}
+	list := strings.ReplaceAll(fmt.Sprintf("%q", h.addresses()), " ", ", ")
 	comment := ""
-	if m := resource.FindStringSubmatch(strings.Join(h.Registry, " ")); m != nil {
-		comment = fmt.Sprintf(" # external-dns took them from %q; a DNSRecord does not follow it", m[1])
+	for _, rr := range parse(h.Registry) {
+		if x, ok := rr.(*dns.TXT); ok {
+			if l, _ := labels(x); l["resource"] != "" {
+				comment = fmt.Sprintf(" # external-dns took them from %q; a DNSRecord does not follow it", l["resource"])
+			}
+		}
 	}
 	return fmt.Sprintf("---\napiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata:\n  name: %q\n"+
-		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]%s\n  adopt: false\n",
-		object, name, h.ttl(), strings.Join(quoted, ", "), comment)
+		"spec:\n  host: %q\n  ttl: %d\n  addresses: %s%s\n  adopt: false\n",
+		object, name, h.ttl(), list, comment)
 }

@@ -142,10 +142,10 @@ func TestNoHost(t *testing.T) {
 // A DNSRecord has one TTL, of at least a second.
 func TestManifest(t *testing.T) {
 	for records, want := range map[string]string{
-		"app.example.org. 0 A 192.0.2.1":                                         `ttl: 60`,
-		"app.example.org. 300 A 192.0.2.1,app.example.org. 200 AAAA 2001:db8::1": `ttl: 200`,
-		"a. 30 AAAA 2001:db8::1,a. 30 AAAA 2001:db8::":                           `"2001:db8::"]`,
-		"app.example.org. 604800 A 192.0.2.1":                                    `ttl: 86400`,
+		"app.example.org. 0 A 192.0.2.1":                                         "ttl: 60\n",
+		"app.example.org. 300 A 192.0.2.1,app.example.org. 200 AAAA 2001:db8::1": "ttl: 200\n",
+		"a. 30 AAAA 2001:db8::1,a. 30 AAAA 2001:db8::":                           `addresses: ["2001:db8::1", "2001:db8::"] #`,
+		"app.example.org. 604800 A 192.0.2.1":                                    "ttl: 86400\n",
 	} {
 		h := Host{Name: "*.example.org.", Records: strings.Split(records, ","), Registry: []string{"app.example.org. 0 TXT " + mine}}
 		for _, part := range []string{want, `name: "example.org.wildcard"`, `host: "*.example.org"`, `took them from "ingress/shop/app"; `} {

@@ -144,8 +144,8 @@ func TestTargetWalk(t *testing.T) {
 		for range 4000 {
 			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
 			p := Probe(max(0, r.IntN(12)-7)) // most are answered, so that leases are granted
-			v, expired := c.Next(p, held, now.Sub(renewed) > lifetime, now), now.Sub(renewed) > lifetime
-			switch {
+			expired := now.Sub(renewed) > lifetime
+			switch v := c.Next(p, held, expired, now); {
 			case v == Renew && (p != Answered || !held && now.Before(restUntil)), held && expired && v == Wait, !held && v > Renew:
 				t.Fatalf("seed %d: probe %d, held %t, expired %t, rest until %s: verdict %d at %s", seed, p, held, expired, restUntil, v, now)
 			case v == Renew:

@@ -35,6 +35,7 @@ const maxExport = 64 << 20
 // at once.
 const maxFailures = 10
 
+// passing are the failures of a server that is busy or restarts, and of one whose answer was lost.
 var passing = []rfc2136.Kind{rfc2136.NoAnswer, rfc2136.BadAnswer, rfc2136.ServerFailed, rfc2136.Unreachable, rfc2136.Cut}
 
 // Adopt makes the export in the first call. The next call checks for a while that the other controller no longer changes the hosts'
@@ -153,8 +154,7 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	}
 }
 
-// send sends updates, up to the first one with a failure that may pass. It returns how long to wait before the zone is
-// read again.
+// send sends updates, up to the first one with a failure that may pass. It returns how long to wait before the zone is read again.
 func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []adopt.Update) (time.Duration, error) {
 	for i, u := range updates {
 		err := v.client.Update(ctx, u.Prereqs, u.Changes)
