@@ -76,6 +76,11 @@ func TestBackendChanges(t *testing.T) {
 		for _, ns := range []*testutil.NetNS{n.Host, p.NetNS} {
 			testutil.Equal(t, backend+": left by cleanup in "+ns.Name(), "", ruleText(ns))
 		}
+		for _, line := range testutil.Conntrack(p.NetNS) {
+			if strings.Contains(line, "reply "+steering4.String()) || strings.Contains(line, "reply "+steering6.String()) {
+				t.Errorf("%s: a port still leads to a steering address: %s", backend, line)
+			}
+		}
 		n.wantFallback(client{ns: p.NetNS}, "cleaned up", targets(n.ClusterDNS()...)...)
 	}
 }

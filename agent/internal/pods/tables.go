@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
@@ -193,6 +194,7 @@ func (p *Pods) release(box sandbox) error {
 	if err := p.remove(box.ns); err != nil {
 		return err
 	}
+	forgetEntries(box)
 	for _, f := range box.files {
 		f.Decisions = slices.Clone(f.Decisions)
 		for i := range f.Decisions {
@@ -204,6 +206,22 @@ func (p *Pods) release(box sandbox) error {
 		}
 	}
 	return nil
+}
+
+// forgetEntries removes what conntrack translates to a steering address, which outlives an iptables back end's rules: a client that takes
+// a port of the last 30 s again would query an address that is gone. Without ctnetlink the entries end by themselves.
+func forgetEntries(box sandbox) {
+	_ = hostnet.InNetNS(int(box.ns.Fd()), func() error {
+		for _, f := range box.files {
+			for _, d := range f.Decisions {
+				family := netlink.InetFamily(map[bool]uint8{true: unix.AF_INET, false: unix.AF_INET6}[d.Redirect.Steering.Is4()])
+				var translated netlink.ConntrackFilter
+				_ = translated.AddIP(netlink.ConntrackReplySrcIP, d.Redirect.Steering.AsSlice()) // the first is always taken
+				_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, &translated)
+			}
+		}
+		return nil
+	})
 }
 
 // surelyGone reports whether a pod file's netns certainly no longer exists: its path leads to another netns, or is missing from a folder
