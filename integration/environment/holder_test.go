@@ -97,8 +97,8 @@ func TestFullAndReadOnly(t *testing.T) {
 
 	pods.end("disk full")
 
-	n.agent.Kill() // what it holds open would keep the mount writable
-	testutil.Must(t, unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k"))
+	n.agent.Kill() // what it and its programs hold open keeps the mount writable
+	testutil.Eventually(t, func() error { return unix.Mount("", disk, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64k") })
 	if code, text := n.run("node", "--config", n.path("node.yaml")); code != 1 || !strings.Contains(text, "read-only") {
 		t.Errorf("start on a read-only folder exits with %d: %s", code, text)
 	}

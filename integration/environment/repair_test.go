@@ -108,7 +108,7 @@ func TestRepairFight(t *testing.T) {
 	n.start()
 	pods := n.keepAsking()
 	// One that deletes the table whenever it sees it, and ends with the test.
-	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.1; done")
+	foe := n.Host.StartAgent("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.1; done")
 	testutil.Eventually(t, func() error {
 		if a, err := n.agentStatus(); err != nil || !strings.Contains(a.Faults["rules"], "another program undid the repair 10 times") {
 			return fmt.Errorf("the fight is no fault: %+v, %w", a, err)

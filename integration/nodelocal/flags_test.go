@@ -135,7 +135,6 @@ func TestFlagsThatEnd(t *testing.T) {
 }
 
 // exec runs a command in a container, as kubectl exec does.
-func (n *node) exec(p *testutil.Process, words ...string) string {
-	n.t.Helper()
-	return n.Host.Run(append([]string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", p.PID()), "env", "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(), made.Path(words[0])}, words[1:]...)...)
+func (n *node) exec(p *testutil.Process, words ...string) (string, error) {
+	return n.Host.TryRun("", append([]string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", p.PID()), "env", "KUBE_DNS_SERVICE_HOST=" + n.ClusterDNS()[0].String(), made.Path(words[0])}, words[1:]...)...)
 }

@@ -76,9 +76,10 @@ func moveAndBack(t *testing.T, count counter) {
 			p := n.serve()
 			phase("ours starts", anyLoss)
 			_, command, _ := strings.Cut(strings.Join(guide.next("kubectl -n kube-system exec daemonset/node-local-dns -- "), " "), " -- /bin/")
-			if out := n.exec(p, strings.Fields(command)...); !strings.Contains(out, local4.String()) {
-				t.Errorf("%s says:\n%s", command, out)
-			}
+			testutil.Eventually(t, func() error {
+				out, err := n.exec(p, strings.Fields(command)...)
+				return testutil.ErrorIf(err != nil || !strings.Contains(out, local4.String()), "%s: %w\n%s", command, err, out)
+			})
 			n.each(pod.NetNS, "ours", cached, n.served()...)
 			phase("ours serves", 0)
 			p.Kill()

@@ -21,9 +21,10 @@ func TestManifestUnchanged(t *testing.T) {
 			pod := n.pod()
 			p := n.serve()
 			n.awaitLog(p, 0, "fallback verified")
-			if out := n.exec(p, "neardns-agent", "ready"); !strings.Contains(out, "ready") {
-				t.Errorf("ready does not say so:\n%s", out)
-			}
+			testutil.Eventually(t, func() error {
+				out, err := n.exec(p, "neardns-agent", "ready")
+				return testutil.ErrorIf(err != nil || !strings.Contains(out, "ready"), "%w\n%s", err, out)
+			})
 			n.each(pod.NetNS, "serving, from a pod", cached, n.served()...)
 			n.each(n.Host, "serving, from the host", cached, n.served()...)
 			testutil.Eventually(t, func() error {

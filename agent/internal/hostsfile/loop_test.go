@@ -299,6 +299,9 @@ func TestAnotherProgram(t *testing.T) {
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
 	r.Hosts = New(slog.New(slog.NewTextHandler(logged, nil)), root, conf, func(nodestate.Hosts) error { return nil })
 	r.pace.every = time.Hour // only the change of the file wakes the role
+	for range backoff.Limit - 1 {
+		r.conflict.Repaired(time.Now().Add(time.Hour)) // in the window however slow the machine is
+	}
 	r.run(t)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 	replace := func(text string) {
@@ -309,18 +312,13 @@ func TestAnotherProgram(t *testing.T) {
 		default:
 		}
 	}
-	for i := range backoff.Limit {
-		text := base + fmt.Sprintf("192.0.2.1\tprinter-%d\n", i)
-		replace(text)
-		r.becomes(t, with(text, lines("10.96.0.5", "fd00:10:96::5")))
-		if i < backoff.Limit-1 && r.State().Fighting {
-			t.Errorf("round %d: it counts as a conflict", i)
-		}
-	}
+	text := base + "192.0.2.1\tprinter\n"
+	replace(text)
+	r.becomes(t, with(text, lines("10.96.0.5", "fd00:10:96::5")))
 	// From here on it is a conflict: the next repair waits.
 	testutil.Eventually(t, func() error {
 		s := r.State()
-		return testutil.ErrorIf(!s.Fighting || s.Repairs != backoff.Limit, "%+v", s)
+		return testutil.ErrorIf(!s.Fighting || s.Repairs != 1, "%+v", s)
 	})
 	replace(base)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))

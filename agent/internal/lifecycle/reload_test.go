@@ -67,10 +67,7 @@ func TestFollow(t *testing.T) {
 	testutil.RequireRoot(t) // it watches real files
 	dir := t.TempDir()
 	name, other := filepath.Join(dir, "neardns.yaml"), filepath.Join(dir, "resolv.conf")
-	write := func(file, text string) {
-		t.Helper()
-		testutil.Must(t, os.WriteFile(file, []byte(text), 0o600))
-	}
+	write := func(file, text string) { t.Helper(); testutil.WriteFile(t, file, text) } // whole, or not at all
 	write(name, "cluster.local")
 	conf, err := reader(name).read()
 	testutil.Must(t, err)

@@ -135,6 +135,7 @@ func TestAdoptionStops(t *testing.T) {
 	root := t.TempDir()
 	n.Host.Run("nft", "add table netdev lost")
 	var pods []*testutil.Pod
+	lost := true
 	for i := range 24 {
 		id := fmt.Sprintf("c%02d", i)
 		pod := n.AddPod(id)
@@ -149,7 +150,7 @@ func TestAdoptionStops(t *testing.T) {
 		n.Pods.due.adoption = adoption.Adoption{} // the time has come
 		due := n.DueTrials(held, yes)
 		for _, one := range due.Trials {
-			n.RunTrial(t.Context(), one, held, young, yes)
+			n.RunTrial(t.Context(), one, held, map[bool]time.Duration{true: young, false: testutil.Attempt}[lost && one.file.ContainerID < "c02"], yes)
 		}
 		n.FallbackOnly([]steer.Redirect{r4, r6})
 		_, err := n.Reconcile(t.Context(), yes, false)
@@ -184,6 +185,7 @@ func TestAdoptionStops(t *testing.T) {
 		n.wantTable(pod)
 	}
 	n.Host.Run("nft", "delete table netdev lost")
+	lost = false
 	n.Pods.mu.Lock()
 	for at, s := range n.paths {
 		if s.State == podstate.Bypassed {
@@ -192,15 +194,10 @@ func TestAdoptionStops(t *testing.T) {
 		}
 	}
 	n.Pods.mu.Unlock()
-	step()
-	for range 4 {
-		if due := step(); due.Stopped != nil {
-			t.Error(due.Stopped)
-		}
-	}
-	if b, u := count(podstate.Bypassed), count(podstate.Untried); b != 0 || u != 0 {
-		t.Errorf("%d pods bypassed, %d untried, want none", b, u)
-	}
+	testutil.Eventually(t, func() error {
+		due, b, u := step(), count(podstate.Bypassed), count(podstate.Untried)
+		return testutil.ErrorIf(b != 0 || u != 0, "%d pods bypassed, %d untried, want none; adoption stopped: %v", b, u, due.Stopped)
+	})
 }
 
 // loseAtAgent has a pod's link lose queries to the agent, by a chain of its own in the table "lost".

@@ -19,10 +19,12 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", untried(r4)))
 	end := n.drop(pod, "ip daddr "+r4.Steering.String()+" tcp dport 53 tcp flags & psh == psh drop")
-	n.try(held, false)
-	if d := n.states("a", "eth0")[0]; len(d.Unanswered) != 1 || d.Unanswered[0] != "tcp" {
-		t.Errorf("a pod with connections and without answers: %+v", d)
-	}
+	testutil.Eventually(t, func() error {
+		n.try(held, false)
+		n.due("a", 0)
+		d := n.states("a", "eth0")[0]
+		return testutil.ErrorIf(len(d.Unanswered) != 1 || d.Unanswered[0] != "tcp", "a pod with connections and without answers: %+v", d)
+	})
 	end()
 	n.due("a", time.Hour)
 	n.try(held, false) // its time has not come

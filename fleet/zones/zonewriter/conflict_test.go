@@ -133,9 +133,9 @@ func TestClone(t *testing.T) {
 	for _, instance := range []string{"i1", "copy"} {
 		t.Run(instance, func(t *testing.T) {
 			s := serve(t, zoneserver.Knot, zoneserver.Config{})
-			a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
+			a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour})
 			a.put(t, simple("www", "192.0.2.1"))
-			clone := start(t, s, zonewriter.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Minute})
+			clone := start(t, s, zonewriter.Options{Identity: zone.Identity{Cluster: id(1).Cluster, Instance: instance}, Heartbeat: time.Hour})
 			clone.set(t, simple("www", "192.0.2.2"))
 			if instance != "i1" {
 				if st := clone.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Messages != 0 {

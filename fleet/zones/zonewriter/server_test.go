@@ -257,7 +257,7 @@ func TestCrowd(t *testing.T) {
 		const n = 8
 		var all []*cluster
 		for i := range n {
-			all = append(all, start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Minute}))
+			all = append(all, start(t, s, zonewriter.Options{Identity: id(i), Heartbeat: time.Hour}))
 		}
 		round := func(what string, bar float64, pub func(i int) zone.Publication) {
 			before, want := uint64(0), map[string][]zone.Publication{}

@@ -131,7 +131,7 @@ func (c *tapped) note(m *dns.Msg) bool {
 func TestMessages(t *testing.T) {
 	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	wire := new(tap)
-	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Poll: time.Minute, Dial: wire.dial})
+	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour, Poll: time.Minute, Dial: wire.dial})
 	c.put(t, simple("www", "192.0.2.1"))
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE IXFR" {
 		t.Errorf("a join is %s", got)
@@ -147,13 +147,14 @@ func TestMessages(t *testing.T) {
 	for n := range 60 { // more than one message, the first of which brings the heartbeat along
 		hosts = append(hosts, simple(fmt.Sprintf("h%d", n), "192.0.2.1"))
 	}
-	many := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Minute, Poll: time.Minute, Dial: wire.dial}, hosts...)
+	many := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Hour, Poll: time.Minute, Dial: wire.dial}, hosts...)
 	many.clean(t)
 	many.stop()
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE UPDATE UPDATE IXFR" {
 		t.Errorf("a join with 60 hosts is %s", got)
 	}
-	quiet := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Dial: wire.dial})
+	c.stop()
+	quiet := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Hour, Dial: wire.dial})
 	quiet.put(t, simple("www", "192.0.2.9"))
 	wire.take()
 	testutil.Eventually(t, func() error {
@@ -172,7 +173,7 @@ func TestMessages(t *testing.T) {
 func TestUnanswered(t *testing.T) {
 	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	wire := new(tap)
-	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: wire.dial})
+	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour, Dial: wire.dial})
 	c.put(t, simple("www", "192.0.2.1"))
 	beat := read(t, s).BeatAsRead(c.id)[0].Header().Name
 	withBeat := func(m *dns.Msg) bool {

@@ -62,9 +62,7 @@ func holding(t testing.TB, backend *nft.Nftables) []string {
 
 func TestLeaseRenewAndWithdraw(t *testing.T) {
 	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = time.Minute // so that no lease expires during the test
-	ns, backend := node(t, h)
+	ns, backend := node(t, lasting())
 	lease := openLease(t, ns)
 	want := func(want ...string) {
 		t.Helper()
@@ -98,7 +96,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 	if got := counters[steer.CounterLeaseRenewal].Packets; got != 9 {
 		t.Errorf("%d lease datagrams counted, want 9", got)
 	}
-	must(t, backend.Verify(h))
+	must(t, backend.Verify(lasting()))
 
 	// Many goroutines may use one Lease.
 	var group sync.WaitGroup
@@ -119,8 +117,7 @@ func TestLeaseRenewAndWithdraw(t *testing.T) {
 // A renewal restarts the lifetime: a lease that was granted first and is renewed ends last, at most a lifetime later.
 func TestRenewalExtendsALease(t *testing.T) {
 	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = 10 * time.Minute // longer than the wait
+	h := lasting()
 	ns, backend := node(t, h)
 	lease := openLease(t, ns)
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -147,7 +144,7 @@ func TestRenewalExtendsALease(t *testing.T) {
 // Without the rule that drops lease datagrams, Renew returns ErrNoSwitch.
 func TestLeaseWithoutSwitch(t *testing.T) {
 	testutil.RequireRoot(t)
-	ns, backend := node(t, host())
+	ns, backend := node(t, lasting())
 	lease := openLease(t, ns)
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))
 	must(t, backend.Remove())
@@ -161,7 +158,7 @@ func TestLeaseWithoutSwitch(t *testing.T) {
 			}
 		}
 	}
-	must(t, backend.Apply(host()))
+	must(t, backend.Apply(lasting()))
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))
 	if got := holding(t, backend); len(got) != 1 {
 		t.Errorf("leases %v", got)
@@ -178,7 +175,7 @@ func TestLeaseWithoutSwitch(t *testing.T) {
 // Another program's policy DROP at the hook output does not prevent renewals.
 func TestLeaseBesideForeignOutput(t *testing.T) {
 	testutil.RequireRoot(t)
-	ns, backend := node(t, host())
+	ns, backend := node(t, lasting())
 	ns.RunInput("table inet firewall { chain out { type filter hook output priority filter; policy drop; }; }", "nft", "-f", "-")
 	lease := openLease(t, ns)
 	must(t, lease.Renew(redirect4.Steering, steer.UDP))

@@ -24,6 +24,13 @@ func host() steer.Host {
 	return steer.Host{Redirects: []steer.Redirect{redirect4, redirect6}, Locals: []steer.Local{local4, local6}, Uplinks: []string{"eth0"}, Secret: testSecret}
 }
 
+// lasting is host with leases that no test outlasts.
+func lasting() steer.Host {
+	h := host()
+	h.Lifetime = rig.Forever
+	return h
+}
+
 // testSecret is the default secret of a Lease in these tests.
 const testSecret = rig.Secret
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,8 +17,7 @@ import (
 // Since Linux 5.17, any container of root on the host's network with CAP_NET_RAW can send them.
 func TestLeaseDatagramsNeedTheSecret(t *testing.T) {
 	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = time.Minute
+	h := lasting()
 	ns, backend := node(t, h)
 	agent := openLease(t, ns)
 	other := openLeaseOf(t, ns, steer.DrawSecret()) // as the agent's own, also with the mark and of root, but with another secret
@@ -101,8 +99,7 @@ func marked(t *testing.T, ns *testutil.NetNS, to netip.Addr, port int, payload [
 // and records survive the change.
 func TestSecretIsOfThisStart(t *testing.T) {
 	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = time.Minute
+	h := lasting()
 	ns, backend := node(t, h)
 	before := openLease(t, ns)
 	must(t, before.Renew(redirect4.Steering, steer.UDP))
@@ -130,8 +127,7 @@ func TestSecretIsOfThisStart(t *testing.T) {
 // which stays when another program verifies or completes the table.
 func TestSecretIsTheAgentsAlone(t *testing.T) {
 	testutil.RequireRoot(t)
-	h := host()
-	h.Lifetime = time.Minute
+	h := lasting()
 	plugin := h
 	plugin.Secret = 0
 	ns, backend := linked(t)
@@ -163,9 +159,8 @@ func TestSecretComesToAnOlderTable(t *testing.T) {
 	ns, backend := linked(t)
 	ns.RunInput(testutil.ReadFile(t, "testdata/older/host-dual.nft"), "nft", "-f", "-")
 	ns.Run("nft", "add", "element", "inet", "neardns", "lease_udp4", "{ 169.254.20.11 timeout 1m }")
-	h := host()
+	h := lasting()
 	h.Uplinks = append(h.Uplinks, "eth1.5")
-	h.Lifetime = time.Minute
 	lease := openLease(t, ns)
 	must(t, backend.Apply(h))
 	must(t, backend.Verify(h))

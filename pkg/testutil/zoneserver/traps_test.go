@@ -349,7 +349,7 @@ func trapIncrement(t *testing.T, s *zoneserver.Server) string {
 	key := s.Edge()
 	m := new(dns.Msg).SetIxfr(s.Zone(), soa.Serial, soa.Ns, soa.Mbox)
 	m.SetTsig(key.Name, dns.HmacSHA256, 300, time.Now().Unix())
-	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}}
+	transfer := dns.Transfer{Conn: conn, TsigSecret: map[string]string{key.Name: key.Secret}, ReadTimeout: testutil.Patience()}
 	envelopes, err := transfer.In(m, s.Addr().String())
 	testutil.Must(t, err)
 	var all []dns.RR

@@ -22,12 +22,11 @@ func newBareNode(t testing.TB, o testutil.Options) (*node, *Prober) {
 	return n, n.bareProber(t)
 }
 
-func (n *node) bareProber(t testing.TB) *Prober {
+func (n *node) bareProber(t testing.TB) (p *Prober) {
 	t.Helper()
 	cfg := n.config()
 	cfg.Redirects = nil
-	p, err := openProber(cfg, true)
-	testutil.Must(t, err)
+	testutil.Eventually(t, func() (err error) { p, err = openProber(cfg, true); return err }) // as in prober
 	t.Cleanup(func() { testutil.Check(t, p.Close(), "close") })
 	return p
 }

@@ -91,10 +91,9 @@ func (n *node) config() Config {
 	return Config{Redirects: n.redirects, Locals: n.locals, HostNetNS: n.Host.FD(), Log: slog.New(slog.DiscardHandler)}
 }
 
-func (n *node) prober(t testing.TB) *Prober {
+func (n *node) prober(t testing.TB) (p *Prober) {
 	t.Helper()
-	p, err := New(n.config())
-	testutil.Must(t, err)
+	testutil.Eventually(t, func() (err error) { p, err = New(n.config()); return err }) // the kernel may set its ends up late
 	t.Cleanup(func() { testutil.Check(t, p.Close(), "close") })
 	return p
 }
