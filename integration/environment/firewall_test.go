@@ -90,12 +90,11 @@ func TestNoNewConntrackEntry(t *testing.T) {
 }
 `, "nft", "-f", "-")
 	for _, at := range n.targets() {
-		testutil.Eventually(t, func() (err error) {
-			for i := 0; i < 20 && err == nil; i++ {
-				_, err = n.ask(at, name, testutil.Attempt)
+		for range 20 {
+			if _, err := n.ask(at, name, testutil.Attempt); err != nil {
+				t.Fatalf("a hit without conntrack: %v", err)
 			}
-			return err
-		})
+		}
 		direct := netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53)
 		if a, err := testutil.Ask(n.pod.NetNS, direct, name, dns.TypeA, at.network, testutil.AskOptions{Timeout: 100 * time.Millisecond}); err == nil {
 			t.Errorf("%s answers a new connection (%s), so nothing was full", direct, a)

@@ -72,14 +72,19 @@ func TestBackendChanges(t *testing.T) {
 			n.kill()
 			n.wantFallback(c, backend+" killed", n.all()...)
 		}
+		kubeDNS := n.KubeDNSAddrs()[0]
+		_, err := p.client().ask(target{kubeDNS, "udp"}, freshName(), testutil.Attempt)
+		testutil.Must(t, err)
 		n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
 		for _, ns := range []*testutil.NetNS{n.Host, p.NetNS} {
 			testutil.Equal(t, backend+": left by cleanup in "+ns.Name(), "", ruleText(ns))
 		}
-		for _, line := range testutil.Conntrack(p.NetNS) {
-			if strings.Contains(line, "reply "+steering4.String()) || strings.Contains(line, "reply "+steering6.String()) {
-				t.Errorf("%s: a port still leads to a steering address: %s", backend, line)
-			}
+		entries := strings.Join(testutil.Conntrack(p.NetNS), "\n")
+		if strings.Contains(entries, "reply "+steering4.String()) || strings.Contains(entries, "reply "+steering6.String()) {
+			t.Errorf("%s: a port still leads to a steering address:\n%s", backend, entries)
+		}
+		if backend != nftables && !strings.Contains(entries, "reply "+kubeDNS.String()) {
+			t.Errorf("%s: cleanup removed the entry of another server: %s", backend, entries)
 		}
 		n.wantFallback(client{ns: p.NetNS}, "cleaned up", targets(n.ClusterDNS()...)...)
 	}

@@ -172,7 +172,6 @@ func TestNewPodIsSteered(t *testing.T) {
 				}
 				return p.in(podfile.Pending)
 			})
-			testutil.FlushConntrack(p.NetNS) // iptables' entries, which lead to the cache for 30 s more
 			n.wantFallback(p.client(), "a policy came", targets(n.ClusterDNS()...)...)
 			end()
 			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })

@@ -3,7 +3,6 @@ package steering
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -167,8 +166,8 @@ func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	}
 }
 
-// overTCP sends queries over one connection after the other, or over one that stays. If that one ends before the answer, which its server
-// may do at any time, the query is sent once more, over a new one (RFC 7766, 6.2.4).
+// overTCP sends queries over one connection after the other, or over one that is reopened when its server has ended it between
+// two queries, as a resolver's connection is.
 func (f *traffic) overTCP(at netip.AddrPort, name string, stays bool) func() error {
 	var open *dns.Conn
 	shut := func() {
@@ -179,21 +178,31 @@ func (f *traffic) overTCP(at netip.AddrPort, name string, stays bool) func() err
 	}
 	f.t.Cleanup(shut)
 	return func() (err error) {
-		for {
-			used := open != nil
-			if !used {
-				if open, err = f.dial("tcp", at); err != nil {
-					return err
-				}
-			}
-			if err = f.ask(open, name); err != nil || !stays {
-				shut()
-			}
-			if ended := errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE); !used || !ended {
-				return wrap("tcp "+at.String(), err)
+		if open != nil && ended(open) {
+			shut()
+		}
+		if open == nil {
+			if open, err = f.dial("tcp", at); err != nil {
+				return err
 			}
 		}
+		if err = f.ask(open, name); err != nil || !stays {
+			shut()
+		}
+		return wrap("tcp "+at.String(), err)
 	}
+}
+
+// ended reports whether the other side has ended a connection.
+func ended(c *dns.Conn) bool {
+	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
+	size, peekErr := 0, err
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			size, _, peekErr = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		})
+	}
+	return err != nil || size <= 0 && !errors.Is(peekErr, unix.EAGAIN)
 }
 
 // ask sends a query and waits for its answer.

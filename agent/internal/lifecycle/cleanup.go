@@ -77,6 +77,7 @@ func (c *cleanup) steps() []step {
 		// Removed before the rules, because the installer's watch restores missing rules that this file describes.
 		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.folders.State).Remove() }},
 		{"the host's rules", c.hostRules},
+		{"pods' conntrack entries", func(context.Context) error { c.registry.ForgetEntries(); return nil }},
 		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed prober without a netns
 		{"the link", c.link},
 		{"files", c.files},

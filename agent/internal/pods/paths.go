@@ -172,6 +172,7 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 		if err := p.shrink(box, &sandbox{files: files, ns: box.ns}); err != nil {
 			return false, fmt.Errorf("bypass it: %w", err)
 		}
+		p.forgetEntries(sandbox{files: files, ns: box.ns}, func(d podfile.Decision) bool { return StateOf(d) == podstate.Bypassed })
 	}
 	for i, f := range files {
 		if err := p.writeDecisions(f); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -194,7 +194,6 @@ func (p *Pods) release(box sandbox) error {
 	if err := p.remove(box.ns); err != nil {
 		return err
 	}
-	forgetEntries(box)
 	for _, f := range box.files {
 		f.Decisions = slices.Clone(f.Decisions)
 		for i := range f.Decisions {
@@ -208,12 +207,30 @@ func (p *Pods) release(box sandbox) error {
 	return nil
 }
 
-// forgetEntries removes what conntrack translates to a steering address, which outlives an iptables back end's rules: a client that takes
-// a port of the last 30 s again would query an address that is gone. Without ctnetlink the entries end by themselves.
-func forgetEntries(box sandbox) {
+// ForgetEntries removes what conntrack translates to the pods' steering addresses, for cleanup: a client that takes such a port again would
+// query an address that is gone. Call it once the host's rules are gone, which translate the answers until then.
+func (p *Pods) ForgetEntries() {
+	files, _ := p.read()
+	for box := range sandboxes(files) {
+		if box.ns != nil {
+			p.forgetEntries(box, func(podfile.Decision) bool { return true })
+			box.close()
+		}
+	}
+}
+
+// forgetEntries removes a sandbox's conntrack entries that translate to these paths' steering addresses. With an iptables back end they
+// outlive the rules, and each query from their port keeps them. Without ctnetlink they end by themselves.
+func (p *Pods) forgetEntries(box sandbox, which func(podfile.Decision) bool) {
+	if p.backend.Caps().Leaves {
+		return
+	}
 	_ = hostnet.InNetNS(int(box.ns.Fd()), func() error {
 		for _, f := range box.files {
 			for _, d := range f.Decisions {
+				if !which(d) {
+					continue
+				}
 				family := netlink.InetFamily(map[bool]uint8{true: unix.AF_INET, false: unix.AF_INET6}[d.Redirect.Steering.Is4()])
 				var translated netlink.ConntrackFilter
 				_ = translated.AddIP(netlink.ConntrackReplySrcIP, d.Redirect.Steering.AsSlice()) // the first is always taken

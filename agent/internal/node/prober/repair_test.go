@@ -53,8 +53,8 @@ func TestEnsureRepairs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.wreck()
-			var mended string
-			testutil.Eventually(t, func() (err error) { mended, err = p.Repair(); return err })
+			mended, err := p.Repair()
+			testutil.Must(t, err)
 			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && mended != want {
 				t.Errorf("mended %q, want %q", mended, want)
 			}
