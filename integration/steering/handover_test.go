@@ -246,7 +246,8 @@ func TestSuccessorDies(t *testing.T) {
 		testutil.Eventually(t, func() error { // which of both it is, the kill's moment decides
 			log := n.agent.Output()[from:]
 			taken := strings.Contains(log, "handed over to the successor") || strings.Contains(log, "the successor has taken the node over")
-			goesOn = strings.Contains(log, "handover failed") && !taken // if both, a first try failed
+			// A busy machine may fail one try, after which the successor tries again.
+			goesOn = !taken && strings.Count(log, "this agent keeps the node") >= strings.Count(log, "handover begins")
 			return testutil.ErrorIf(!goesOn && !taken, "killed at %q, and the active agent does not end the handover:\n%s", step, log)
 		})
 		if goesOn {

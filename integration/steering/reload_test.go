@@ -166,14 +166,17 @@ func TestReloadLosesNothing(t *testing.T) {
 			return rightData(a)
 		})
 	}
-	testutil.Eventually(t, func() error { // a busy machine may cost one of them a lease, a fault each
+	twenty := func() (lost bool) {
 		from := len(n.agent.Output())
 		for i := range 20 {
 			n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
 			f.more(20) // else a slow machine queries little while it reloads
 		}
-		return testutil.ErrorIf(strings.Contains(n.agent.Output()[from:], "lease lost"), "a reload cost a lease")
-	})
+		return strings.Contains(n.agent.Output()[from:], "lease lost")
+	}
+	if twenty() { // a busy machine may cost a lease; a reload that does so does it again
+		testutil.Equal(t, "a reload cost a lease", false, twenty())
+	}
 	f.allAnswered()
 	t.Logf("%d queries over the reloads; %d of them went to kube-dns", f.asked.Load(), direct.Load())
 }

@@ -95,7 +95,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	if err != nil || answer.Rcode() != "SERVFAIL" {
 		t.Errorf("a name outside: %v, %v; want SERVFAIL", answer, err)
 	}
-	if asked := n.External.Asked("www.example.") - before; asked > 1 {
+	if asked := n.External.Asked("www.example.") - before; asked > 0 {
 		t.Errorf("the looping resolver was asked %d times", asked)
 	}
 	n.wantSteered(pod.client(), "with the loop", n.all()...)

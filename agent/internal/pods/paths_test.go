@@ -55,8 +55,14 @@ func (n *node) try(lease Lease, changed bool) {
 		return count
 	}
 	before := waiting()
+	tried := false
 	testutil.Eventually(n.t, func() error { // on a busy machine, an answer may be later than a trial waits
-		for _, one := range n.DueTrials(lease, yes).Trials {
+		due := n.DueTrials(lease, yes).Trials
+		tried = tried || len(due) > 0
+		if changed && !tried {
+			n.t.Error("no trial is due")
+		}
+		for _, one := range due {
 			n.RunTrial(n.t.Context(), one, lease, map[bool]time.Duration{true: testutil.Attempt, false: young}[changed], no)
 		}
 		return testutil.ErrorIf(changed && waiting() == before, "not answered")

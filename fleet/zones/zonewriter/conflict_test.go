@@ -88,8 +88,8 @@ func TestForeignKey(t *testing.T) {
 // Of two strategies that come at once one is there, and the other cluster writes nothing until it may.
 func TestTwoStrategies(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
-		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})
-		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Minute})
+		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour})
+		b := start(t, s, zonewriter.Options{Identity: id(2), Heartbeat: time.Hour})
 		for round := range 5 {
 			host := fmt.Sprintf("h%d", round)
 			pa, pb := simple(host, "192.0.2.1"), balanced(host, "ie", "192.0.2.2")

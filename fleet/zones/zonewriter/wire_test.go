@@ -131,7 +131,7 @@ func (c *tapped) note(m *dns.Msg) bool {
 func TestMessages(t *testing.T) {
 	s := serve(t, zoneserver.Knot, zoneserver.Config{})
 	wire := new(tap)
-	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour, Poll: time.Minute, Dial: wire.dial})
+	c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Hour, Poll: time.Hour, Dial: wire.dial})
 	c.put(t, simple("www", "192.0.2.1"))
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE IXFR" {
 		t.Errorf("a join is %s", got)
@@ -147,7 +147,7 @@ func TestMessages(t *testing.T) {
 	for n := range 60 { // more than one message, the first of which brings the heartbeat along
 		hosts = append(hosts, simple(fmt.Sprintf("h%d", n), "192.0.2.1"))
 	}
-	many := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Hour, Poll: time.Minute, Dial: wire.dial}, hosts...)
+	many := start(t, s, zonewriter.Options{Identity: id(3), Heartbeat: time.Hour, Poll: time.Hour, Dial: wire.dial}, hosts...)
 	many.clean(t)
 	many.stop()
 	if got := strings.Join(wire.take(), " "); got != "AXFR UPDATE UPDATE UPDATE IXFR" {
