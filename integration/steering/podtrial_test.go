@@ -172,6 +172,7 @@ func TestNewPodIsSteered(t *testing.T) {
 				}
 				return p.in(podfile.Pending)
 			})
+			p.wantNoneTranslated("a policy came")
 			n.wantFallback(p.client(), "a policy came", targets(n.ClusterDNS()...)...)
 			end()
 			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
