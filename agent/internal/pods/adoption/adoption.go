@@ -58,7 +58,7 @@ func (a *Adoption) Next(c Census, ready bool, now time.Time) (start bool, again 
 		a.stopped = nil
 	case a.stopped == nil: // the text keeps the numbers of the moment when adoption stopped, so that the caller logs it once
 		a.stopped = fmt.Errorf("adoption of running pods has stopped: %d of the %d pods tried are not answered, more than %d %%; the others "+
-			"stay on kube-dns. Let pods reach the steering address: `neardns-agent pods` has the reasons, and adoption goes on when the trials "+
+			"stay on kube-dns. Let pods reach the steering address: `neardns-agent status` has the reasons, and adoption goes on when the trials "+
 			"are answered. A restart of the agent tries twenty more", c[Unanswered], c[Answered]+c[Unanswered], maxUnanswered)
 	}
 	switch {
