@@ -212,9 +212,9 @@ func TestChartKnobs(t *testing.T) {
 // release.
 func TestFleetChartKnobs(t *testing.T) {
 	type values = map[string]any
-	enabled := values{"enabled": true}
+	enabled, monitoring := values{"enabled": true}, values{"enabled": true, "interval": "15s"}
 	text := helm(t, fleetChart, "dns", values{"placement": enabled, "zones": enabled, "edge": enabled, "platform": "k3s",
-		"nodeSelector": values{"pool": "blue"}, "monitoring": values{"enabled": true, "interval": "15s"}})
+		"affinity": values{"nodeAffinity": values{}}, "nodeSelector": values{"pool": "blue"}, "monitoring": monitoring})
 	kept := 0
 	for key, object := range objects(t, text) {
 		meta := object.(values)["metadata"].(values)
@@ -228,8 +228,9 @@ func TestFleetChartKnobs(t *testing.T) {
 			kept++
 		}
 	}
-	for part, times := range map[string]int{"pool: blue": 4, "interval: 15s": 3, "kind: PodDisruptionBudget": 3, "path: /readyz": 3,
-		"path: /var/lib/rancher/k3s/data/cni": 1, "system:serviceaccount:dns:": 1, "--namespace=dns": 1, "kube-system": 1 /* its UID */} {
+	// The pods that clean nodes keep their own.
+	for part, times := range map[string]int{"pool: blue": 3, "- excluded\n": 1, "interval: 15s": 3, "kind: PodDisruptionBudget": 3,
+		"path: /readyz": 3, "path: /var/lib/rancher/k3s/data/cni": 1, "system:serviceaccount:dns:": 1, "--namespace=dns": 1, "kube-system": 1} {
 		equal(t, part, times, strings.Count(text, part))
 	}
 	equal(t, "definitions that are kept: NodeDNS, DNSZone, DNSRecord and DNSPolicy", 4, kept)

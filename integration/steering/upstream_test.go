@@ -90,12 +90,11 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	for _, server := range []string{"198.51.100.53:53", "10.96.0.10:53"} { // kube-dns queries the resolver, too
 		n.awaitLog(0, "upstream leads back to this node and is not used\" server="+server+" ")
 	}
-	before := n.External.Asked("www.example.")
 	answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), "www.example.", dns.TypeA, "udp", testutil.AskOptions{})
 	if err != nil || answer.Rcode() != "SERVFAIL" {
 		t.Errorf("a name outside: %v, %v; want SERVFAIL", answer, err)
 	}
-	if asked := n.External.Asked("www.example.") - before; asked > 0 {
+	if asked := n.External.Asked("www.example."); asked > 0 {
 		t.Errorf("the looping resolver was asked %d times", asked)
 	}
 	n.wantSteered(pod.client(), "with the loop", n.all()...)

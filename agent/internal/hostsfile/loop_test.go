@@ -312,9 +312,7 @@ func TestAnotherProgram(t *testing.T) {
 		default:
 		}
 	}
-	if r.State().Fighting {
-		t.Error("it counts as a conflict before the last")
-	}
+	testutil.Equal(t, "a conflict before the last", false, r.State().Fighting)
 	text := base + "192.0.2.1\tprinter\n"
 	replace(text)
 	r.becomes(t, with(text, lines("10.96.0.5", "fd00:10:96::5")))

@@ -26,6 +26,16 @@ import (
 
 func TestMain(m *testing.M) { testutil.NoLeaks(m) }
 
+// The images have no certificates, so the program brings the authorities: a second set of them is refused.
+func TestRootsWithoutFiles(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("HTTPS checks trust no authority where the system has none")
+		}
+	}()
+	x509.SetFallbackRoots(x509.NewCertPool())
+}
+
 var (
 	quiet   = slog.New(slog.DiscardHandler)
 	ranges  = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")}

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+
+	_ "golang.org/x/crypto/x509roots/fallback" // the certificate authorities of a system that has none, as in the images
 )
 
 // headerMost limits the size of a target's response headers. The body is not read.

@@ -66,16 +66,19 @@
 {{- if and (eq $values.platform "openshift") (not .pod.serviceAccountName) }}
 {{- $_ := set .pod "serviceAccountName" (default "neardns" $values.nameOverride) }}
 {{- end }}
+{{- if ne (default "" .name) "neardns-left" }}{{- /* that one cleans the nodes which placement left, and no other */}}
 {{- $_ := set .pod "nodeSelector" (merge dict $values.nodeSelector .pod.nodeSelector) }}
 {{- range $key := list "tolerations" "affinity" "priorityClassName" }}
 {{- with index $values $key }}{{ $_ := set $.pod $key . }}{{ end }}
+{{- end }}
 {{- end }}
 {{- end }}
 
 {{- /* workload applies the values to the pods of a DaemonSet, Deployment or StatefulSet. */}}
 {{- define "neardns.workload" }}
 {{- if has .object.kind (list "DaemonSet" "Deployment" "StatefulSet") }}
-{{- include "neardns.pod" (dict "root" .root "pod" .object.spec.template.spec) }}
+{{- $name := index .object.spec.template.metadata.labels "app.kubernetes.io/name" }}
+{{- include "neardns.pod" (dict "root" .root "pod" .object.spec.template.spec "name" $name) }}
 {{- $meta := .object.spec.template.metadata }}
 {{- $_ := set $meta "labels" (merge $meta.labels .root.Values.podLabels) }}
 {{- with .root.Values.podAnnotations }}{{ $_ := set $meta "annotations" (merge (default dict $meta.annotations) .) }}{{ end }}
