@@ -24,6 +24,7 @@ func TestBundle(t *testing.T) {
 	if _, err := testutil.Ask(p.NetNS, n.Service(true), private, dns.TypeA, "udp", testutil.AskOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	testutil.Eventually(t, func() error { _, err := os.Stat(n.path("lib/fallback-proven")); return err })
 	n.write("net.d/10-main.conflist", `{"name": "main", "plugins": [{"type": "other", "etcd_token": "`+key+`"}]}`)
 	n.write("lib/cache.snapshot", private)
 	n.write("run/plugin.log", "time=1 level=INFO msg=query name="+private+".\ntime=1 level=INFO msg=steered\n")
