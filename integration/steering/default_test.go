@@ -91,10 +91,7 @@ func (d *denied) cutOff(policy string) {
 	allow := d.deny(d.p, policy)
 	d.noHits(policy)
 	d.end(policy)
-	testutil.Eventually(d.t, func() error {
-		_, err := d.printed(anyCode, "doctor", "default/"+d.p.name)
-		return wrap(policy, err)
-	})
+	d.prints(anyCode, "doctor", "default/"+d.p.name)
 	allow()
 	d.hits("without the policy", d.p)
 	d.wantSteered(d.p.client(), "without the policy", targets(d.at.addr)...)

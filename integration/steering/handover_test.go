@@ -57,10 +57,11 @@ func TestSuccessors(t *testing.T) {
 		first, err := p.client().ask(at, cached, testutil.Attempt)
 		testutil.Must(t, err)
 		old := n.succeed(fmt.Sprintf("pod%d", i+1))
-		s := n.status()
-		if s.Agent == nil || !s.Agent.Ready || s.Agent.Handover == nil || !strings.Contains(s.Agent.Handover.From, fmt.Sprintf("process %d ", old.PID())) {
-			t.Errorf("status after the handover: %+v", s.Agent)
-		}
+		testutil.Eventually(t, func() error {
+			a, from := n.status().Agent, fmt.Sprintf("process %d ", old.PID())
+			wrong := a == nil || !a.Ready || a.Handover == nil || !strings.Contains(a.Handover.From, from)
+			return testutil.ErrorIf(wrong, "status after the handover: %+v", a)
+		})
 		if text := n.agent.Output(); strings.Contains(text, "level=ERROR") {
 			t.Errorf("the successor has faults:\n%s", text)
 		}

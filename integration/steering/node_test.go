@@ -391,11 +391,16 @@ func (n *node) printed(code int, command string, texts ...string) (out string, e
 	return out + errs, testutil.ErrorIf(wrong, "%s: exit code %d, want %d and %q in:\n%s%s", command, got, code, texts, out, errs)
 }
 
-// prints fails the test unless a command of the agent's program prints texts and has an exit code. It returns all that was printed.
-func (n *node) prints(code int, command string, texts ...string) string {
+// prints waits until a command of the agent's program prints texts and has an exit code; cleanup, which changes something, has one try. It
+// returns all that was printed.
+func (n *node) prints(code int, command string, texts ...string) (out string) {
 	n.t.Helper()
-	out, err := n.printed(code, command, texts...)
-	testutil.Check(n.t, err)
+	run := func() (err error) { out, err = n.printed(code, command, texts...); return err }
+	if strings.HasPrefix(command, "cleanup") {
+		testutil.Check(n.t, run())
+	} else {
+		testutil.Eventually(n.t, run)
+	}
 	return out
 }
 

@@ -12,8 +12,5 @@ func (n *node) wantReady(when string, ready bool, why string) {
 	n.awaitStatus(func(a *agentStatus) error {
 		return testutil.ErrorIf(a.Ready != ready, "%s: ready is %t", when, a.Ready)
 	})
-	testutil.Eventually(n.t, func() error {
-		_, err := n.printed(map[bool]int{true: cli.Good, false: cli.Degraded}[ready], "ready", why)
-		return wrap(when, err)
-	})
+	n.prints(map[bool]int{true: cli.Good, false: cli.Degraded}[ready], "ready", why)
 }
