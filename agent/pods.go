@@ -10,7 +10,7 @@ import (
 )
 
 func podsCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, which server answers them and why, query counts"}
+	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, which server answers them, query counts"}
 	path := configFlag(c)
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {

@@ -66,11 +66,13 @@
 {{- if and (eq $values.platform "openshift") (not .pod.serviceAccountName) }}
 {{- $_ := set .pod "serviceAccountName" (default "neardns" $values.nameOverride) }}
 {{- end }}
+{{- $keys := list "priorityClassName" }}
 {{- if ne (default "" .name) "neardns-left" }}{{- /* that one cleans the nodes which placement left, and no other */}}
 {{- $_ := set .pod "nodeSelector" (merge dict $values.nodeSelector .pod.nodeSelector) }}
-{{- range $key := list "tolerations" "affinity" "priorityClassName" }}
-{{- with index $values $key }}{{ $_ := set $.pod $key . }}{{ end }}
+{{- $keys = list "tolerations" "affinity" "priorityClassName" }}
 {{- end }}
+{{- range $key := $keys }}
+{{- with index $values $key }}{{ $_ := set $.pod $key . }}{{ end }}
 {{- end }}
 {{- end }}
 
