@@ -35,3 +35,16 @@ func Streams(nsFD int, port uint16) ([]Stream, error) {
 	})
 	return out, err
 }
+
+// ForgetAnswersOf removes a netns's conntrack entries whose answers come from an address. An interrupted dump may leave some. It needs the
+// kernel module nf_conntrack_netlink, which the kernel loads on demand.
+func ForgetAnswersOf(nsFD int, addr netip.Addr) error {
+	return InNetNS(nsFD, func() error {
+		var from netlink.ConntrackFilter
+		_ = from.AddIP(netlink.ConntrackReplySrcIP, addr.AsSlice()) // the first is always taken
+		if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(Family(addr)), &from); err != nil {
+			return fmt.Errorf("remove conntrack entries of %s: %w", addr, err)
+		}
+		return nil
+	})
+}

@@ -179,7 +179,7 @@ func (w ways) nextHopIsHost(clusterDNS netip.Addr, route netlink.Route, own, pee
 			return err
 		}
 		// The pod may have a permanent neighbour entry for the next hop with a hardware address of the host, as the AWS VPC CNI writes it.
-		neighbours, err := Whole(func() ([]netlink.Neigh, error) { return w.pod.NeighList(own.Attrs().Index, familyOf(hop)) })
+		neighbours, err := Whole(func() ([]netlink.Neigh, error) { return w.pod.NeighList(own.Attrs().Index, Family(hop)) })
 		if err == nil && slices.ContainsFunc(neighbours, func(n netlink.Neigh) bool {
 			mac := n.HardwareAddr.String()
 			return n.State&netlink.NUD_PERMANENT != 0 && n.IP.Equal(gw) && len(mac) > 0 &&
@@ -188,7 +188,7 @@ func (w ways) nextHopIsHost(clusterDNS netip.Addr, route netlink.Route, own, pee
 			return nil
 		}
 	}
-	proxied, err := w.proxies(familyOf(hop), entry.Attrs().Name, peer.Attrs().Name, "all")
+	proxied, err := w.proxies(Family(hop), entry.Attrs().Name, peer.Attrs().Name, "all")
 	switch {
 	case err != nil || proxied:
 		return err
@@ -199,7 +199,8 @@ func (w ways) nextHopIsHost(clusterDNS netip.Addr, route netlink.Route, own, pee
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-func familyOf(a netip.Addr) int {
+// Family returns an address's family: AF_INET or AF_INET6.
+func Family(a netip.Addr) int {
 	if a.Is4() {
 		return unix.AF_INET
 	}
@@ -208,7 +209,7 @@ func familyOf(a netip.Addr) int {
 
 // isHost reports whether the host has address a. An IPv6 link-local address counts only if it is on the link with index on.
 func (w ways) isHost(a netip.Addr, on int) (bool, error) {
-	addrs, err := Whole(func() ([]netlink.Addr, error) { return w.host.AddrList(nil, familyOf(a)) })
+	addrs, err := Whole(func() ([]netlink.Addr, error) { return w.host.AddrList(nil, Family(a)) })
 	if err != nil {
 		return false, fmt.Errorf("list the host's addresses: %w", err)
 	}

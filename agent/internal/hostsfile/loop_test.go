@@ -287,7 +287,7 @@ func TestOtherServersAndTCP(t *testing.T) {
 	testutil.Equal(t, "the server that gets the next query first", 1, a.best.Load())
 }
 
-// Another program replaces the file, for the time that makes it a conflict, and again: our lines come back without another round of
+// Another program replaces the file for the tenth time, which makes it a conflict, and again: our lines come back without another round of
 // queries, also in a conflict, and no text is lost. How long repairs wait in a conflict: package backoff.
 func TestAnotherProgram(t *testing.T) {
 	testutil.RequireRoot(t)

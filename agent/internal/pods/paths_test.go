@@ -60,7 +60,7 @@ func (n *node) try(lease Lease, changed bool) {
 		due := n.DueTrials(lease, yes).Trials
 		tried = tried || len(due) > 0
 		if changed && !tried {
-			n.t.Error("no trial is due")
+			n.t.Fatal("no trial is due")
 		}
 		for _, one := range due {
 			n.RunTrial(n.t.Context(), one, lease, map[bool]time.Duration{true: testutil.Attempt, false: young}[changed], no)

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
@@ -207,8 +206,8 @@ func (p *Pods) release(box sandbox) error {
 	return nil
 }
 
-// ForgetEntries removes what conntrack translates to the pods' steering addresses, for cleanup: a client that takes such a port again would
-// query an address that is gone. Call it once the host's rules are gone, which translate the answers until then.
+// ForgetEntries removes the conntrack entries that lead pods' ports to steering addresses, for cleanup: a client that takes such a port
+// again would query an address that is gone. Call it once the host's rules are gone, which translate the answers until then.
 func (p *Pods) ForgetEntries() {
 	files, _ := p.read()
 	for box := range sandboxes(files) {
@@ -219,26 +218,19 @@ func (p *Pods) ForgetEntries() {
 	}
 }
 
-// forgetEntries removes a sandbox's conntrack entries that translate to these paths' steering addresses. With an iptables back end they
-// outlive the rules, and each query from their port keeps them. Without ctnetlink they end by themselves.
+// forgetEntries removes a sandbox's conntrack entries for these paths. With an iptables back end they outlive the rules, and each query
+// from their port keeps them. Without ctnetlink they end by themselves.
 func (p *Pods) forgetEntries(box sandbox, which func(podfile.Decision) bool) {
 	if p.backend.Caps().Leaves {
 		return
 	}
-	_ = hostnet.InNetNS(int(box.ns.Fd()), func() error {
-		for _, f := range box.files {
-			for _, d := range f.Decisions {
-				if !which(d) {
-					continue
-				}
-				family := netlink.InetFamily(map[bool]uint8{true: unix.AF_INET, false: unix.AF_INET6}[d.Redirect.Steering.Is4()])
-				var translated netlink.ConntrackFilter
-				_ = translated.AddIP(netlink.ConntrackReplySrcIP, d.Redirect.Steering.AsSlice()) // the first is always taken
-				_, _ = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, &translated)
+	for _, f := range box.files {
+		for _, d := range f.Decisions {
+			if which(d) {
+				_ = hostnet.ForgetAnswersOf(int(box.ns.Fd()), d.Redirect.Steering)
 			}
 		}
-		return nil
-	})
+	}
 }
 
 // surelyGone reports whether a pod file's netns certainly no longer exists: its path leads to another netns, or is missing from a folder

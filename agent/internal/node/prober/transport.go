@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
 // port is the DNS port.
@@ -121,7 +123,7 @@ func explainEOF(err error) error {
 
 // open makes a non-blocking socket in the prober's netns, bound to source.
 func open(from *sockets, kind int, source netip.Addr) (*os.File, error) {
-	fd, err := from.get(socketKind{family: familyOf(source), kind: kind})
+	fd, err := from.get(socketKind{family: hostnet.Family(source), kind: kind})
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +133,6 @@ func open(from *sockets, kind int, source netip.Addr) (*os.File, error) {
 	}
 	// os.NewFile hands the non-blocking socket to the runtime's poller.
 	return os.NewFile(uintptr(fd), "prober socket"), nil
-}
-
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }
 
 func prepare(fd, kind int, source netip.Addr) error {
