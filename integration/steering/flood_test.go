@@ -39,15 +39,14 @@ func denials(n int) (names []string) {
 }
 
 // TestFlood has one pod query 4,000 random names a second while the upstream takes five seconds for each. Once the flood is shed, another
-// pod's names are answered from the cache, and the agent's memory and misses stay bounded: without bounds it would hold the queries of five
-// seconds. `make faults` counts what is lost at 20,000 a second.
+// pod's names are answered from the cache, and the agent's misses stay bounded: without bounds it would hold the queries of five seconds.
+// `make faults` counts what is lost at 20,000 a second, and judges the agent's memory.
 func TestFlood(t *testing.T) {
 	n, noisy := newServed(t, setup{})
 	quiet := n.addPod(nil)
 	names := hits(2000)
 	n.warm(quiet, names)
 	n.warm(quiet, denials(2000))
-	before := memory(t, n.agent.PID(), "VmHWM")
 	end := flood(t, noisy.NetNS, n.all()[0].server(), "delay-5000.svc.cluster.local", 4000)
 	testutil.Eventually(t, func() error {
 		return testutil.ErrorIf(n.metric(`neardns_misses_shed_total{reason="share"}`) == 0, "one pod's flood is not shed by its share")
@@ -59,12 +58,7 @@ func TestFlood(t *testing.T) {
 		})
 	}
 	end()
-	after := memory(t, n.agent.PID(), "VmHWM")
-	t.Logf("memory at most: full cache %d MiB, flood %d MiB; misses shed by share: %v; datagrams dropped: %v", before>>20, after>>20,
-		n.metric(`neardns_misses_shed_total{reason="share"}`), n.metric("neardns_udp_dropped_total"))
-	if after > 3*before {
-		t.Errorf("memory went from %d to %d MiB", before>>20, after>>20)
-	}
+	t.Logf("misses shed by share: %v; datagrams dropped: %v", n.metric(`neardns_misses_shed_total{reason="share"}`), n.metric("neardns_udp_dropped_total"))
 	if full := n.metric(`neardns_misses_shed_total{reason="full"}`); full > 0 {
 		t.Errorf("one pod's flood filled the gate: %v misses", full)
 	}
