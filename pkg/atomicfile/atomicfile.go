@@ -68,6 +68,12 @@ func Temp(path string, data []byte, o Options) (name string, err error) {
 }
 
 func temporary(path string, o Options, fill func(io.Writer) error) (name string, err error) {
+	defer func() {
+		// A random name would make each failure differ from the one before, which is what decides whether it is logged.
+		if failed := (*fs.PathError)(nil); errors.As(err, &failed) && filepath.Dir(failed.Path) == filepath.Dir(path) {
+			failed.Path = path
+		}
+	}()
 	f, err := create(path, o.Pattern)
 	if o.Folder && errors.Is(err, fs.ErrNotExist) {
 		// Call MkdirAll only after a failure: usually only the first write after a reboot finds the folder missing.

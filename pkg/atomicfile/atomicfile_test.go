@@ -36,7 +36,7 @@ func TestWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "a", "b")
 			path := filepath.Join(dir, "f")
-			if err := Write(path, nil, Options{Pattern: o.Pattern}); !errors.Is(err, fs.ErrNotExist) {
+			if err := Write(path, nil, Options{Pattern: o.Pattern}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), " "+path+": ") {
 				t.Errorf("without a folder: %v", err)
 			}
 			for _, text := range []string{"first", "second, which is longer", ""} {

@@ -77,11 +77,8 @@ func (t *transparent) run(ctx, own context.Context) error {
 	defer wg.Wait()
 	own, stop := context.WithCancel(own)
 	defer stop()
-	if changes, err := t.registry.Watch(own); err != nil {
-		t.log.Warn("cannot watch the pod files for changes; from now on they are read at each use", "err", err)
-	} else {
-		wg.Go(func() { tick.Drain(changes) }) // Hits.Run polls the registry, so the events are not needed
-	}
+	changes := t.registry.Watch(own)
+	wg.Go(func() { tick.Drain(changes) }) // Hits.Run polls the registry, so the events are not needed
 	select {
 	case <-ctx.Done():
 	case <-t.taken:

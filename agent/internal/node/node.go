@@ -85,7 +85,7 @@ type Prober interface {
 
 // Pods is the registry of pods on this node.
 type Pods interface {
-	Watch(ctx context.Context) (<-chan struct{}, error)
+	Watch(ctx context.Context) <-chan struct{}
 	plan.Pods
 	// Reconcile steers or bypasses pods by the state of the fallback to each cluster DNS address and, with deep, repairs steered pods'
 	// tables. It returns how many of the pods' network interfaces are in each state.
@@ -354,11 +354,11 @@ func (l *loop) close() {
 
 // watch merges the events of link, rules and pod files into one channel.
 func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
-	var all []<-chan struct{}
+	all := []<-chan struct{}{n.watchPods(ctx)}
 	for _, w := range []struct {
 		name  string
 		watch func(context.Context) (<-chan struct{}, error)
-	}{{"links", n.Link.Watch}, {"rules", n.Rules.Watch}, {"pods", n.watchPods}} {
+	}{{"links", n.Link.Watch}, {"rules", n.Rules.Watch}} {
 		ticks, err := w.watch(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.name, err)

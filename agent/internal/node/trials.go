@@ -15,11 +15,8 @@ import (
 const trialEvery = 250 * time.Millisecond
 
 // watchPods returns a channel that gets a tick when pod files change; the pod trials that are due then run at once.
-func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
-	changes, err := n.Pods.Watch(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (n *Node) watchPods(ctx context.Context) <-chan struct{} {
+	changes := n.Pods.Watch(ctx)
 	ticks := tick.New()
 	go func() { // ends when the watch closes changes
 		defer close(ticks)
@@ -28,7 +25,7 @@ func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
 			ticks.Send()
 		}
 	}()
-	return ticks, nil
+	return ticks
 }
 
 // runTrials runs the due pod trials until ctx ends. They run concurrently and outside of the loop, because a trial whose query is lost

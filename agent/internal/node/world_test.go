@@ -242,7 +242,10 @@ func (p worldProber) Close() error { return p.call("close-prober") }
 
 type worldPods struct{ *world }
 
-func (p worldPods) Watch(ctx context.Context) (<-chan struct{}, error) { return p.watch(ctx) }
+func (p worldPods) Watch(ctx context.Context) <-chan struct{} {
+	ticks, _ := p.watch(ctx)
+	return ticks
+}
 func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return nil }
 func (worldPods) Locals([]steer.Local, []steer.Redirect) []steer.Local { return nil }
 func (worldPods) HostInterfaces() []string                             { return nil }

@@ -23,18 +23,13 @@ const retryDelay = time.Second
 // dir returns the folder of the pod files.
 func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
 
-// Watch returns a channel that gets a tick when pod files may have changed. While a tick waits to be received, further changes add none.
-// The channel is closed after ctx ends.
-func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
-	watcher, err := p.follow()
-	if err != nil {
-		return nil, err
-	}
+// Watch returns a channel that gets a tick when pod files may have changed, and the first when the watch has begun. While a tick waits to be
+// received, further changes add none. The channel is closed after ctx ends.
+func (p *Pods) Watch(ctx context.Context) <-chan struct{} {
 	ticks := tick.New()
 	go func() {
 		defer close(ticks)
-		p.Outdate() // files may have changed before the watch began
-		p.watch(ctx, watcher, func(name string) {
+		p.watch(ctx, func(name string) {
 			if name == "" {
 				p.Outdate()
 			} else {
@@ -43,7 +38,7 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 			ticks.Send()
 		})
 	}()
-	return ticks, nil
+	return ticks
 }
 
 func (p *Pods) setWatched(on bool) {
@@ -69,30 +64,28 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	return watcher, nil
 }
 
-// watch calls changed for each change until ctx ends, with the name of the pod file, or "" if any file may have changed. While there is no
-// watcher, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
-// one watches the removed folder.
-func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
+// watch calls changed for each change until ctx ends, with the name of the pod file, or "" if any file may have changed. If the folder is
+// removed, watch creates it again and uses a new watcher, because the old one watches the removed folder. While there is no watcher, for
+// example because other programs have used up the node's inotify instances, every use reads the files from disk.
+func (p *Pods) watch(ctx context.Context, changed func(name string)) {
 	slow := time.Tick(poll)
+	last := ""
 	for ctx.Err() == nil {
-		if watcher != nil {
-			p.setWatched(true)
-			p.events(ctx, watcher, slow, changed)
-			watcher.Close()
-		}
-		p.setWatched(false)
-		if ctx.Err() != nil {
-			return
-		}
-		var err error
-		if watcher, err = p.follow(); err != nil {
-			p.log.Warn("cannot watch the pod files for changes; they are read at each use until a retry succeeds", "err", err)
+		watcher, err := p.follow()
+		if err != nil {
+			if last != err.Error() {
+				last = err.Error()
+				p.log.Warn("cannot watch the pod files for changes; they are read at each use until a retry succeeds", "err", err)
+			}
+			changed("")
 			tick.Pause(ctx, retryDelay)
+			continue
 		}
-		changed("")
-	}
-	if watcher != nil {
+		p.setWatched(true)
+		changed("") // files may have changed before the watch began
+		p.events(ctx, watcher, slow, changed)
 		watcher.Close()
+		p.setWatched(false)
 	}
 }
 

@@ -42,8 +42,7 @@ func TestIndex(t *testing.T) {
 	if x.Find(podAddr) != nil || len(x.All()) != 0 {
 		t.Error("something is known of no pods")
 	}
-	ticks, err := p.Watch(t.Context())
-	testutil.Must(t, err)
+	ticks := p.Watch(t.Context())
 	put := func(id, namespace string, addrs ...netip.Addr) {
 		t.Helper()
 		write(t, dir, podfile.File{ContainerID: id, IfName: "eth0", PodNamespace: namespace, Addresses: addrs})

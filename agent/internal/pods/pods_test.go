@@ -94,11 +94,13 @@ func TestAccessors(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	testutil.RequireRoot(t)
-	dir := filepath.Join(t.TempDir(), "run") // not there yet
+	dir := filepath.Join(t.TempDir(), "run")
+	testutil.Must(t, os.WriteFile(dir, nil, 0o600)) // so that it cannot be watched yet
 	p := registry(dir)
 	ctx, cancel := context.WithCancel(t.Context())
-	ticks, err := p.Watch(ctx)
-	testutil.Must(t, err)
+	ticks := p.Watch(ctx)
+	testutil.Receive(t, ticks)
+	testutil.Must(t, os.Remove(dir))
 	// One operation may be several events, so the news is awaited, and a tick must have come with it or before.
 	expect := func(files int) {
 		t.Helper()

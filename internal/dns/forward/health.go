@@ -56,24 +56,25 @@ type health struct {
 // hear records that the server answered a client's query or a health check, well or not.
 func (s *server) hear(now time.Time) { s.health.last.Store(s.at(now)) }
 
-// good records a good answer to a client's query. It ends a failing state.
-func (s *server) good(now time.Time) {
+// good records a good answer to a client's query that was sent at began. It ends a failing state (see recover).
+func (s *server) good(began, now time.Time) {
 	s.hear(now)
 	s.health.well.Store(s.at(now))
 	if s.health.fails.Load() != 0 {
 		s.health.fails.Store(0)
 	}
 	if s.health.failing.Load() {
-		s.recover(now)
+		s.recover(began, now)
 	}
 }
 
-// recover ends a server's failing state.
-func (s *server) recover(now time.Time) {
+// recover ends a server's failing state, unless bad answers are its reason and it began after the query whose good answer came at now: a
+// server that is overloaded gives good and bad answers by turns.
+func (s *server) recover(began, now time.Time) {
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.failing.Load() {
+	if !h.failing.Load() || h.turn.Load() != 0 && !began.After(h.since) {
 		return
 	}
 	was := now.Sub(h.since)
@@ -218,7 +219,7 @@ func (s *server) check(a *Block) {
 		enough := s.health.turn.Load() == 0 && (!s.health.slow || took <= hedgeAfter)
 		s.health.mu.Unlock()
 		if enough {
-			s.recover(now)
+			s.recover(began, now)
 		}
 	case !s.heard(began):
 		s.fail(now, a, failed{why: reasonOf(good, err), err: err})

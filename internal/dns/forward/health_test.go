@@ -29,6 +29,9 @@ func TestRealAnswersOnly(t *testing.T) {
 		}
 		b := serve(t, nil, one.addr, two.addr)
 		b.want("udp", "a.example.", "one", 0, quick)
+		one.behave(after(hedgeAfter/2, answersAs("one")))
+		go b.ask("udp", "early.test.") // its answer comes after the failures and ends nothing
+		synctest.Wait()
 		one.behave(fails)
 		for i := range failLimit {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "two", 0, quick)

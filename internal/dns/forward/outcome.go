@@ -49,7 +49,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 		}
 		return false
 	}
-	t.server.good(now)
+	t.server.good(t.began, now)
 	if t.at >= r.a.first {
 		r.a.resorted.Add(1)
 	}

@@ -172,7 +172,7 @@ func (r *resolver) bound(where string, servers *[]nameserver.Address) {
 // configMap reads stubDomains and upstreamNameservers of kube-dns's ConfigMap. It reports whether upstreamNameservers replaced the
 // external servers, as they do in kube-dns.
 //
-// CoreDNS does not read upstreamNameservers. They are ignored if coreDNS is true: kube-dns's Corefile is mounted, so it is CoreDNS.
+// CoreDNS reads neither. If coreDNS is true (kube-dns's Corefile is mounted), upstreamNameservers is ignored, and stubDomains gets a note.
 func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	if r.in.ConfigMap == "" {
 		return false
@@ -182,6 +182,9 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 		stubs, err := parseStubDomains(file, data)
 		if err != nil {
 			r.faults = append(r.faults, err)
+		}
+		if coreDNS && len(stubs) > 0 {
+			r.note("%s: used, as by NodeLocal DNSCache, although %s shows that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
 		}
 		for _, domain := range slices.Sorted(maps.Keys(stubs)) {
 			if _, ok := r.in.StubDomains[domain]; ok {
