@@ -57,7 +57,8 @@ func checksOf(p *zone.Publication) (out []healthcheck.Check) {
 
 // worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if
 // at least one address of the claim may still work, and then the records stay. Such an address passes its health check, or has not failed
-// three probes yet, or is not probed, for example because it is outside the zone's ranges. Without a health check it returns false.
+// three probes yet, or is not probed, for example because it is outside the zone's ranges or a host name. Without a health check it returns
+// false.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
@@ -66,7 +67,8 @@ func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 		o.dead[key] = time.Now()
 		checks := checksOf(&c.Publication)
 		asked := r.Health.Set(key, map[string][]healthcheck.Check{c.Cluster: checks}, o.ranges)
-		return slices.ContainsFunc(checks, func(check healthcheck.Check) bool { return asked[check].Well() })
+		unprobed := c.Health != nil && len(checks) == 0
+		return unprobed || slices.ContainsFunc(checks, func(check healthcheck.Check) bool { return asked[check].Well() })
 	}
 }
 

@@ -286,7 +286,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 
 // tell sends changed instructions to the publishers: what to publish, without the addresses that have been unhealthy for withdrawAfter
 // unless no other address of the host is left, and which hosts to remove or to forget. A host of a Gateway that cannot be read stays as it
-// is.
+// is, and so does one that another, more specific DNSZone is to publish, until it does.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named, unread := map[string]instruction{}, map[string]bool{}, map[string]bool{}
@@ -295,11 +295,18 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			want[host] = instruction{}
 		}
 		for i := range records {
+			p := plan.Records[keyOf(&records[i])]
+			if p.Zone != name {
+				next := r.open[p.Zone]
+				moves := p.Good() && (next == nil || next.sent[p.Host].publication == nil || !next.Host(p.Host).Done)
+				unread[p.Host] = unread[p.Host] || moves && o.sent[p.Host].publication != nil
+				continue
+			}
+			unread[p.Host] = unread[p.Host] || p.Reason == zones.NotReadable
 			// A record without the finalizer was never published. A record with it that is not to be published now may have been
 			// published by an earlier process, so its host is removed.
-			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
+			if slices.Contains(records[i].Finalizers, Finalizer) {
 				want[p.Host], named[p.Host] = instruction{}, true
-				unread[p.Host] = unread[p.Host] || p.Reason == zones.NotReadable
 			}
 		}
 		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
@@ -360,8 +367,18 @@ func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]strin
 	return out
 }
 
+// refused reports whether an error means that the API server refuses a change of this one object, for example by an admission policy. It
+// logs the error: the other objects must not wait.
+func (r *Reconciler) refused(err error) bool {
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) && !apierrors.IsInternalError(err) {
+		return false
+	}
+	r.Log.Error("the API server refuses a change of one object; the others go on", "error", err)
+	return true
+}
+
 // hold adds the finalizer to DNSRecords that are about to be published, and to their DNSZones. It returns false if it changed an object:
-// publishing then waits for the next run, which sees the finalizer.
+// publishing then waits for the next run, which sees the finalizer. A record whose finalizer the API server refuses is not published.
 func (r *Reconciler) hold(
 	ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
 ) (done bool, err error) {
@@ -379,10 +396,13 @@ func (r *Reconciler) hold(
 	for i := range records {
 		rec := &records[i]
 		if p := plan.Records[keyOf(rec)]; p.Good() && r.open[p.Zone] != nil && !slices.Contains(rec.Finalizers, Finalizer) {
-			done = false
-			if err := r.finalizers(ctx, rec, append(slices.Clone(rec.Finalizers), Finalizer)); err != nil {
+			if err := r.finalizers(ctx, rec, append(slices.Clone(rec.Finalizers), Finalizer)); r.refused(err) {
+				p.Verdict = zones.Verdict{Reason: zones.NotReadable, Message: err.Error()}
+				continue
+			} else if err != nil {
 				return false, err
 			}
+			done = false
 		}
 	}
 	return done, nil
@@ -396,7 +416,9 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 		if rec.DeletionTimestamp == nil || !slices.Contains(rec.Finalizers, Finalizer) || !r.gone(plan, rec) {
 			continue
 		}
-		if err := r.finalizers(ctx, rec, without(rec.Finalizers)); err != nil {
+		if err := r.finalizers(ctx, rec, without(rec.Finalizers)); r.refused(err) {
+			continue
+		} else if err != nil {
 			return err
 		}
 		rec.Finalizers = without(rec.Finalizers)
@@ -408,7 +430,7 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 		if _, used := inUse[z.Name]; used || z.DeletionTimestamp == nil || !slices.Contains(z.Finalizers, Finalizer) || r.beats(z) {
 			continue
 		}
-		if err := r.finalizers(ctx, z, without(z.Finalizers)); err != nil {
+		if err := r.finalizers(ctx, z, without(z.Finalizers)); err != nil && !r.refused(err) {
 			return err
 		}
 	}

@@ -215,6 +215,47 @@ func TestShared(t *testing.T) {
 	})
 }
 
+// TestRefusedObject: of a record that the API server takes no change of, what is published stays as it is. No other record waits.
+func TestRefusedObject(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.refused = "first"
+		r.create(recordText("first", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.publish(recordText("other", "host: api.shared.example, addresses: [192.0.2.1]"))
+		r.wantCalls("set api.shared.example. [192.0.2.1]")
+		r.refused = ""
+		r.settle()
+		r.want("first", programmed)
+		r.wantCalls("set www.shared.example. [192.0.2.1]")
+		r.delete(r.record("first"))
+		r.delete(r.record("other"))
+		r.refused = "first"
+		r.settle()
+		r.wantCalls("remove api.shared.example., remove www.shared.example.")
+		r.wantGone("other")
+		r.refused = ""
+		r.settle()
+		r.wantGone("first")
+	})
+}
+
+// TestMoreSpecificZone: a host goes from one DNSZone to a more specific one only when that has published it.
+func TestMoreSpecificZone(t *testing.T) {
+	inBubble(t, func(t *testing.T, r *rig) {
+		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.wantCalls("set www.shared.example. [192.0.2.1]")
+		child := strings.NewReplacer("name: shared}", "name: child}", "zone: shared", "zone: www.shared", "secretName: key", "secretName: later")
+		r.create(child.Replace(zoneText))
+		r.settle()
+		r.want("web", "Accepted ZoneNotReady NotChecked NoConflict")
+		r.wantCalls("")
+		r.create(strings.Replace(secretText, "name: key", "name: later", 1))
+		r.settle()
+		r.settle()
+		r.want("web", programmed)
+		r.wantCalls("remove www.shared.example.")
+	})
+}
+
 // A key that is rotated is the next message's; one that is broken leaves the old one in use. No status shows the secret.
 func TestKeyRotated(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
@@ -439,6 +480,9 @@ func TestWorks(t *testing.T) {
 		}
 		if !works(claim("192.0.2.2", web)) {
 			t.Error("a target that no probe has asked yet is taken not to work")
+		}
+		if !works(zone.Claim{Publication: zone.Publication{Host: "www.shared.example.", Target: "lb.example.", Health: web}}) {
+			t.Error("a host name that may not be asked is taken not to work")
 		}
 		time.Sleep(probed)
 		if works(claim("192.0.2.2", web)) {

@@ -23,13 +23,13 @@ import (
 func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	r.Metrics.begin()
 	for i := range records {
-		if err := r.reportRecord(ctx, plan, &records[i]); err != nil {
+		if err := r.reportRecord(ctx, plan, &records[i]); err != nil && !r.refused(err) {
 			return err
 		}
 	}
 	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {
-		if err := r.reportZone(ctx, plan, &dnsZones[i], inUse[dnsZones[i].Name]); err != nil {
+		if err := r.reportZone(ctx, plan, &dnsZones[i], inUse[dnsZones[i].Name]); err != nil && !r.refused(err) {
 			return err
 		}
 	}

@@ -14,8 +14,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,6 +76,7 @@ type rig struct {
 	writes  int // of statuses
 	objects int
 	sick    map[string]bool // targets that refuse connections
+	refused string          // the name of an object of which the API server takes no change
 }
 
 // inBubble runs a test with a rig in a bubble (testing/synctest), because the store and the checker of targets read the clock.
@@ -90,7 +93,16 @@ func newRig(t *testing.T) *rig {
 	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &v1alpha1.DNSPolicy{}).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
 			r.writes++
+			if object.GetName() == r.refused {
+				return apierrors.NewForbidden(schema.GroupResource{}, r.refused, errors.New("a policy"))
+			}
 			return c.SubResource(sub).Update(ctx, object, o...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, o ...client.PatchOption) error {
+			if object.GetName() == r.refused {
+				return apierrors.NewForbidden(schema.GroupResource{}, r.refused, errors.New("a policy"))
+			}
+			return c.Patch(ctx, object, patch, o...)
 		},
 	}).Build()
 	r.restart()

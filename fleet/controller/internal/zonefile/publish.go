@@ -27,7 +27,7 @@ import (
 type Publishing struct {
 	File     string
 	Identity zone.Identity
-	Prune    bool             // remove this cluster's hosts from the zone if the file has no accepted record for them
+	Prune    bool             // remove this cluster's hosts from the zone if the file has no record for them and every object is accepted
 	Once     bool             // return when each host is published or removed, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
 	Poll     time.Duration    // interval of queries for the zone's serial, as zonewriter.Options.Poll
@@ -178,7 +178,7 @@ func (p *publishing) apply(f *File) error {
 			}
 		}
 		for host := range z.hosts {
-			if _, there := decided.Hosts[host]; !there && z.hosts[host] {
+			if _, there := decided.Hosts[host]; !there && z.hosts[host] && len(p.bad) == 0 { // a fault in the file removes nothing
 				z.publisher.Remove(host)
 				z.hosts[host] = false
 			}
@@ -272,7 +272,8 @@ type Line struct {
 }
 
 // report prints a line for each host, zone and refused object whose state has changed. done means that no host is in progress and, with
-// Prune, that prune has run; good means that each host is published or removed as the file wants, and every object is accepted.
+// Prune and if every object is accepted, that prune has run; good means that each host is published or removed as the file wants, and every
+// object is accepted.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
 	for _, object := range slices.Sorted(maps.Keys(p.bad)) {
@@ -280,7 +281,7 @@ func (p *publishing) report() (done, good bool) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.zones)) {
 		z := p.zones[name]
-		if p.Prune && !z.pruned {
+		if p.Prune && !z.pruned && len(p.bad) == 0 {
 			done = p.prune(z) && done
 		}
 		p.print(" "+name, zoneLine(z))
@@ -298,7 +299,7 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune has the publisher remove from the zone those hosts of this cluster for which the file has no accepted record. It does nothing and
+// prune has the publisher remove from the zone those hosts of this cluster for which the file has no record. It does nothing and
 // returns false if the zone was not read from its server yet.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State

@@ -2,6 +2,7 @@ package zonefile
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
@@ -95,6 +96,10 @@ func TestCommands(t *testing.T) {
 			// A file without the record, with and without --prune.
 			if out, err := once(t, file(t, s, ""), "aaaaaaaa", false); err != nil {
 				t.Errorf("without --prune: %v\n%s", err, out)
+			}
+			out, err := once(t, file(t, s, "Wrong", "192.0.2.1"), "aaaaaaaa", true)
+			if !errors.Is(err, ErrConflict) || strings.Contains(out, "left") {
+				t.Errorf("--prune, with a record that is not accepted: %v\n%s", err, out)
 			}
 			says("get after", func(o *testutil.Output) error { return open(first).Get(ctx, o) }, "aaaaaaaa")
 			if out, err := once(t, file(t, s, ""), "aaaaaaaa", true); err != nil || !strings.Contains(out, "app.shared.example. left") {

@@ -40,7 +40,8 @@ func Open(path, name string) (*View, error) {
 	}
 	key := f.Keys[z.Name]
 	client := &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone),
-		Key: func() (rfc2136.Key, error) { return key, nil }}
+		Answer: 6 * rfc2136.DefaultTimeout, // a busy primary takes its time; as zonewriter's without heartbeats
+		Key:    func() (rfc2136.Key, error) { return key, nil }}
 	return &View{f, z, client}, nil
 }
 
