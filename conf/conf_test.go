@@ -17,6 +17,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // Our entry in each sample is the one that the installer would write.
@@ -29,34 +30,24 @@ func TestConflists(t *testing.T) {
 		"10-bridge-neardns.conflist": {Redirects: []steer.Redirect{v4, v6}, LocalAddresses: []netip.Addr{local4, local6}, ClusterDomain: "cluster.local"},
 	}
 	files, err := filepath.Glob("*.conflist")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	if len(files) != len(cases) {
 		t.Errorf("samples %v: there are %d cases", files, len(cases))
 	}
 	for file, settings := range cases {
 		t.Run(file, func(t *testing.T) {
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			list, err := libcni.NetworkConfFromBytes(data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			ours := list.Plugins[len(list.Plugins)-1]
 			if ours.Network.Type != conflist.Type {
 				t.Fatalf("the last plugin is %s", ours.Network.Type)
 			}
 			entry, err := conflist.Entry(settings)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, err)
 			var want, got any
-			if err := json.Unmarshal(entry, &want); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(t, json.Unmarshal(entry, &want))
 			if err := json.Unmarshal(ours.Bytes, &got); err != nil {
 				t.Fatal(err)
 			}
@@ -69,15 +60,11 @@ func TestConflists(t *testing.T) {
 
 func TestCorefile(t *testing.T) {
 	data, err := os.Open("Corefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	defer data.Close()
 	// Only errors, cache and forward of CoreDNS: a sample should not depend on more.
 	blocks, err := caddyfile.Parse("Corefile", data, []string{"errors", "cache", "forward"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	var zones []string
 	for _, b := range blocks {
 		zones = append(zones, b.Keys...)
@@ -91,13 +78,9 @@ func TestCorefile(t *testing.T) {
 func TestReadmeNamesEach(t *testing.T) {
 	for _, folder := range []string{".", "../fleet/conf"} {
 		readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		files, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, err)
 		for _, f := range files {
 			if f.Name() != "README.md" && !strings.HasSuffix(f.Name(), ".go") && !strings.Contains(string(readme), "`"+f.Name()+"`") {
 				t.Errorf("%s is not in the README.md of %s", f.Name(), folder)

@@ -117,9 +117,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 			}
 			if text, err := os.ReadFile(filepath.Join(n.conf, name)); err != nil || string(text) != list {
 				writes++
-				if err := n.owner(name, list); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, n.owner(name, list))
 			}
 		}
 	}()

@@ -239,7 +239,11 @@ var errWrong = errors.New("wrong answer")
 // ask sends a query once.
 func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, error) {
 	a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{})
-	if err == nil && (a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS") {
+	switch {
+	case err != nil:
+	case a.Msg.Rcode == dns.RcodeServerFailure: // kube-dns's stand-in, in this process, was silent
+		err = errors.New("SERVFAIL")
+	case a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS":
 		err = fmt.Errorf("%w: %s", errWrong, a)
 	}
 	return a, err

@@ -85,7 +85,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	whole := n.table()
 
 	// A living agent restores its rules by itself. One that the machine lets wait for longer than the watch does is helped by it.
-	before := n.repairs("rules")
+	before := n.repairs("rules", 0)
 	nft(drop)
 	testutil.Eventually(t, func() error {
 		a, err := n.agentStatus()

@@ -38,6 +38,9 @@ func freshName() string {
 // ask sends queries from the pod and holds that the answer is kube-dns's, from wherever it came.
 func (n *node) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {
 	a, err := testutil.Ask(n.pod.NetNS, netip.AddrPortFrom(at.addr, 53), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: timeout, EDNS: 1232})
+	if err == nil && a.Rcode() == "SERVFAIL" {
+		err = errors.New("SERVFAIL: kube-dns's stand-in, in this process, was silent")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", at, err)
 	}

@@ -3,6 +3,7 @@ package environment
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -157,13 +158,13 @@ func (n *node) status() status {
 	return s
 }
 
-// repairs is how often a running agent has repaired a part.
-func (n *node) repairs(part string) (count int) {
+// repairs waits until a running agent has repaired a part so often, and returns how often it has.
+func (n *node) repairs(part string, least int) (count int) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
 		a, err := n.agentStatus()
 		count = a.Repairs[part]
-		return err
+		return errors.Join(err, testutil.ErrorIf(count < least, "%d repairs of %s, want %d", count, part, least))
 	})
 	return count
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,17 +55,18 @@ func TestSuccessors(t *testing.T) {
 	for i := range 3 {
 		f.more(40)
 		cached, at := freshName(), n.all()[0] // for 30 s
-		first, err := p.client().ask(at, cached, testutil.Attempt)
-		testutil.Must(t, err)
+		var first *testutil.Answer
+		testutil.Eventually(t, func() (err error) { // no agent on a busy machine, which has lost a lease: then kube-dns answers
+			first, err = p.client().ask(at, cached, testutil.Attempt)
+			return errors.Join(err, testutil.ErrorIf(err == nil && p.client().direct(first), "kube-dns answers"))
+		})
 		old := n.succeed(fmt.Sprintf("pod%d", i+1))
 		testutil.Eventually(t, func() error {
 			a, from := n.status().Agent, fmt.Sprintf("process %d ", old.PID())
 			wrong := a == nil || !a.Ready || a.Handover == nil || !strings.Contains(a.Handover.From, from)
 			return testutil.ErrorIf(wrong, "status after the handover: %+v", a)
 		})
-		if text := n.agent.Output(); strings.Contains(text, "level=ERROR") {
-			t.Errorf("the successor has faults:\n%s", text)
-		}
+		n.wantNoFaults()
 		testutil.Eventually(t, func() error { // kube-dns gives each answer another serial
 			again, err := p.client().ask(at, cached, testutil.Attempt)
 			if err == nil && again.Serial != first.Serial {
@@ -164,12 +166,14 @@ func TestSuccessorWithOtherAddresses(t *testing.T) {
 	n.awaitReady()
 	f.allAnswered()
 	n.wantSteered(p.client(), "taken over", target{n.ClusterDNS()[0], "udp"}, target{n.ClusterDNS()[0], "tcp"})
-	var got []string
-	for _, l := range n.status().Agent.Leases {
-		got = append(got, l.Address.String()+" "+l.Protocol)
-	}
 	want := []string{"169.254.20.9 tcp", "169.254.20.9 udp", "169.254.20.11 tcp", "169.254.20.11 udp", "169.254.20.12 tcp", "169.254.20.12 udp"}
-	testutil.Equal(t, "leases", want, got)
+	n.awaitStatus(func(a *agentStatus) error {
+		var got []string
+		for _, l := range a.Leases {
+			got = append(got, l.Address.String()+" "+l.Protocol)
+		}
+		return testutil.ErrorIf(!slices.Equal(got, want), "leases %v", got)
+	})
 }
 
 // The steps of a handover, by the log of the active agent.

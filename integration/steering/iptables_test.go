@@ -74,9 +74,10 @@ func TestBackendChanges(t *testing.T) {
 			n.wantRules(n.Host, backend, backend != nftables)
 			n.wantRules(p.NetNS, backend, backend != nftables)
 			testutil.Check(t, p.check(), backend, "CHECK")
-			if s := n.status(); s.Backend != backend || !s.Switch || len(s.Leases) == 0 {
-				t.Errorf("%s: status says %+v", backend, s)
-			}
+			testutil.Eventually(t, func() error {
+				s := n.status()
+				return testutil.ErrorIf(s.Backend != backend || !s.Switch || len(s.Leases) == 0, "%s: status says %+v", backend, s)
+			})
 			n.wantHealthy()
 			n.kill()
 			n.wantFallback(c, backend+" killed", n.all()...)

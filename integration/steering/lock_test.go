@@ -54,9 +54,9 @@ func TestLockHeld(t *testing.T) {
 	n.awaitLog(from, iptables.ErrLocked.Error())
 	n.wantReady("the switch is gone and cannot be put back", false, "no rule took the lease datagram")
 	n.wantFallback(c, "the switch is gone and cannot be put back", n.all()...)
-	if s := n.status(); s.Agent == nil || !strings.Contains(s.Agent.Faults["rules"], "lock") {
-		t.Errorf("status says %+v", s.Agent)
-	}
+	n.awaitStatus(func(a *agentStatus) error {
+		return testutil.ErrorIf(!strings.Contains(a.Faults["rules"], "lock"), "status says %+v", a)
+	})
 	if locked := n.metric(`neardns_iptables_runs_total{result="locked"}`); locked < 1 {
 		t.Errorf("%v runs are counted as locked", locked)
 	}

@@ -366,6 +366,16 @@ func (n *node) awaitStatus(wrong func(a *agentStatus) error) {
 	})
 }
 
+// wantNoFaults judges the errors in the agent's log, but for an upstream that is silent: kube-dns's stand-in runs in this process.
+func (n *node) wantNoFaults() {
+	n.t.Helper()
+	for line := range strings.Lines(n.agent.Output()) {
+		if strings.Contains(line, "level=ERROR") && !strings.Contains(line, "no upstream answers the agent's queries") {
+			n.t.Errorf("the agent has a fault: %s", line)
+		}
+	}
+}
+
 // run runs the agent's binary in the host's netns to its end.
 func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	n.t.Helper()

@@ -27,9 +27,7 @@ func TestRearranged(t *testing.T) {
 		name := fmt.Sprintf("transparent-%t-%d", transparent, i)
 		n.succeed(name)
 		n.wantInKernel(map[bool]int{true: 2, false: 1}[transparent], 0)
-		if output := n.agent.Output(); strings.Contains(output, "level=ERROR") {
-			t.Errorf("%s has faults:\n%s", name, output)
-		}
+		n.wantNoFaults()
 		if !transparent {
 			n.awaitReady()
 			n.wantSteered(steered.client(), name, targets(n.ClusterDNS()...)...)

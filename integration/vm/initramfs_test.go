@@ -97,14 +97,10 @@ func TestInitramfs(t *testing.T) {
 	write("a/virtio.ko", "virtio")
 	out := filepath.Join(t.TempDir(), "initramfs")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	testutil.Must(t, writeInitramfs(out, self, k, guestConfig{Root: "/src", Backends: "b"}))
 	b, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	files := readArchive(t, b)
 	if files["modules/00-virtio.ko"] != "100644 virtio" || files["modules/01-virtio_pci.ko"] != "100644 pci" {
 		t.Errorf("modules: %q, %q", files["modules/00-virtio.ko"], files["modules/01-virtio_pci.ko"])

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 func TestSourcesList(t *testing.T) {
@@ -26,9 +27,7 @@ func TestFindKernel(t *testing.T) {
 	}
 	for name, text := range map[string]string{"package": "linux-image-6.1.0-56-amd64_6.1.192-2_amd64.deb\n", "boot/vmlinuz-6.1.0-56-amd64": ""} {
 		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -77,9 +76,7 @@ func TestCPUModel(t *testing.T) {
 // together each cell of the kernel in the compatibility table.
 func TestPlan(t *testing.T) {
 	table, err := compat.Load("nodes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, err)
 	kinds := []options{{kernel: "6.1", arch: "arm64"}}
 	for _, kernel := range series() {
 		kinds = append(kinds, options{kernel: kernel, arch: "amd64"})

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // A guest gets the jobs one by one; its events of each are passed on when it requests the next.
@@ -27,9 +29,7 @@ a line of the kernel's
 		out   string
 		ended int
 	}{{ask + p, "", 0}, {ask, p, 1}, {q, p, 1}, {ask, p + q, 2}, {end, p + q, 2}} {
-		if err := s.copy(strings.NewReader(step.says)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(t, s.copy(strings.NewReader(step.says)))
 		if d := cmp.Diff(step.out, out.String()); d != "" || share.ended != step.ended {
 			t.Errorf("after %s: %d jobs ended, want %d; passed on (-want +got):\n%s", step.says, share.ended, step.ended, d)
 		}
@@ -48,9 +48,7 @@ func TestStreamAbort(t *testing.T) {
 	share := &shares{rest: []job{{Package: "p"}, {Package: "q"}}, to: &out}
 	dies, lives := stream{shares: share, reply: &reply}, stream{shares: share, reply: &reply}
 	const begun = `{"Action":"start","Package":"p"}` + "\n"
-	if err := dies.copy(strings.NewReader(`{"Action":"next-job"}` + "\n" + begun + `{"Action":"outp`)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, dies.copy(strings.NewReader(`{"Action":"next-job"}`+"\n"+begun+`{"Action":"outp`)))
 	if err := dies.abort("too late"); err != nil || dies.done || share.ended != 1 {
 		t.Errorf("%v, done %v, %d jobs", err, dies.done, share.ended)
 	}

@@ -36,7 +36,8 @@ func TestWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "a", "b")
 			path := filepath.Join(dir, "f")
-			if err := Write(path, nil, Options{Pattern: o.Pattern}); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), " "+path+": ") {
+			err := Write(path, nil, Options{Pattern: o.Pattern})
+			if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), " "+path+": ") {
 				t.Errorf("without a folder: %v", err)
 			}
 			for _, text := range []string{"first", "second, which is longer", ""} {
@@ -48,7 +49,7 @@ func TestWrite(t *testing.T) {
 				}
 			}
 			failed := errors.New("no more")
-			err := Stream(path, o, func(w io.Writer) error {
+			err = Stream(path, o, func(w io.Writer) error {
 				_, _ = w.Write([]byte("half"))
 				return failed
 			})
@@ -87,9 +88,7 @@ func TestTemp(t *testing.T) {
 	if err := Sweep(dir, ".a-", 0); err != nil || names(t, dir) != "" {
 		t.Errorf("an old one stays: %v", err)
 	}
-	if err := Sweep(filepath.Join(dir, "none"), ".a-", 0); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, Sweep(filepath.Join(dir, "none"), ".a-", 0))
 }
 
 func TestRead(t *testing.T) {

@@ -32,9 +32,7 @@ func TestHostRules(t *testing.T) {
 		t.Errorf("half a file is read as %v", got)
 	}
 	for range 2 {
-		if err := HostRulesFile(dir).Remove(); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, HostRulesFile(dir).Remove())
 	}
 }
 

@@ -269,9 +269,7 @@ func TestAmend(t *testing.T) {
 	if err := Amend(dir, "other", "eth0", func(*File) bool { return true }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if err := Amend(dir, "abc", "eth0", func(f *File) bool { f.PodName = "x"; return false }); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, Amend(dir, "abc", "eth0", func(f *File) bool { f.PodName = "x"; return false }))
 	const each = 50
 	var wg sync.WaitGroup
 	for range 4 {

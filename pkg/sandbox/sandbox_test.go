@@ -15,9 +15,7 @@ import (
 
 func TestPatterns(t *testing.T) {
 	for _, p := range Patterns() {
-		if err := CheckPattern(p); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, CheckPattern(p))
 	}
 	for _, p := range []string{"", "resolv.conf", "/a/resolv.conf", "/a/{id}", "a/{id}/resolv.conf", "/a/{id}/{id}/r", "/a/x{id}/r", "/a/../{id}/r", "/a/{id}/r/", "/a/{id}/\x00"} {
 		if CheckPattern(p) == nil {
@@ -94,9 +92,7 @@ func TestWriteLeavesWhatItDoesNotKnow(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 	// Writing again changes nothing.
-	if err := f.Write([]byte("new")); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, f.Write([]byte("new")))
 }
 
 // If the file system is full, the file keeps its contents.
@@ -105,9 +101,7 @@ func TestFull(t *testing.T) {
 	dir := t.TempDir()
 	testutil.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k"))
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
+		testutil.Check(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
 	path := filepath.Join(dir, "resolv.conf")
 	for name, size := range map[string]int{"other": 4096, "resolv.conf": 100} {

@@ -88,9 +88,7 @@ top.bb: unknown key: write "b"`
 	if all := r.Faults(); !all[7].Unknown || all[6].Unknown {
 		t.Error("not the unknown key is marked")
 	}
-	if err := new(Reader).Err(0); err != nil {
-		t.Error(err)
-	}
+	testutil.Check(t, new(Reader).Err(0))
 }
 
 // Each value of a JSON text has its line.

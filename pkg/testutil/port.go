@@ -85,7 +85,7 @@ func ServeBoth(t TB, handle dns.HandlerFunc) (address string) {
 	tcp, udp := ListenBoth(t)
 	for _, s := range []*dns.Server{{Listener: tcp}, {PacketConn: udp}} {
 		ready, ended := make(chan struct{}), make(chan error, 1)
-		s.Handler, s.NotifyStartedFunc, s.MaxTCPQueries = handle, func() { close(ready) }, -1
+		s.Handler, s.NotifyStartedFunc, s.MaxTCPQueries, s.ReadTimeout = handle, func() { close(ready) }, -1, time.Hour
 		s.IdleTimeout = func() time.Duration { return time.Hour } // long connections are the client's to close
 		go func() { ended <- s.ActivateAndServe() }()
 		<-ready

@@ -24,9 +24,7 @@ func TestLogIsBounded(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 200 {
-				if err := appendLine(path, line, limit); err != nil {
-					t.Error(err)
-				}
+				testutil.Check(t, appendLine(path, line, limit))
 			}
 		})
 	}

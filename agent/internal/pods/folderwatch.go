@@ -23,8 +23,8 @@ const retryDelay = time.Second
 // dir returns the folder of the pod files.
 func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
 
-// Watch returns a channel that gets a tick when pod files may have changed, and the first when the watch has begun. While a tick waits to be
-// received, further changes add none. The channel is closed after ctx ends.
+// Watch returns a channel that gets a tick when the watch begins and when pod files may have changed. While a tick waits to be received,
+// further changes add none. The channel is closed after ctx ends.
 func (p *Pods) Watch(ctx context.Context) <-chan struct{} {
 	ticks := tick.New()
 	go func() {

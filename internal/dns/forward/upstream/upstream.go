@@ -184,7 +184,7 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 			r.faults = append(r.faults, err)
 		}
 		if coreDNS && len(stubs) > 0 {
-			r.note("%s: used, as by NodeLocal DNSCache, although %s shows that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
+			r.note("%s: used, as by NodeLocal DNSCache; but kube-dns is CoreDNS (%s), which does not read it", file, r.in.Auto.Corefile)
 		}
 		for _, domain := range slices.Sorted(maps.Keys(stubs)) {
 			if _, ok := r.in.StubDomains[domain]; ok {
