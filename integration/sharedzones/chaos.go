@@ -10,8 +10,7 @@ import (
 
 // chaos changes, kills, stops and cuts off clusters at random, and the primary too; all come back at the end.
 func chaos(s *stand, c *cell, sz size) {
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(sz.seed, 0))
 	clusters := s.startAll(sz.writers, clusterOptions{})
 	labels := []string{"app", "shop", "mail"}
 	pick := func(int) (out []record) {
@@ -68,7 +67,7 @@ func chaos(s *stand, c *cell, sz size) {
 		}
 	}
 	took, lost, left := s.zoneIs(patience, clusters...)
-	c.wrong(fmt.Sprintf("seed %d: %s", seed, s.unsettled()), lost, left)
+	c.wrong(fmt.Sprintf("seed %d: %s", sz.seed, s.unsettled()), lost, left)
 	c.figure("steps", float64(steps))
 	c.figure("kills", float64(kills))
 	c.figure("whole after, seconds", took.Seconds())

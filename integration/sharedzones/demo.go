@@ -105,6 +105,7 @@ func (d demonstration) gateways(dublin, oregon *cluster) {
 	oregon.publish(record{Label: "shop", Addresses: address("198.51.100.7")}, record{Label: "api", Addresses: address("198.51.100.7")})
 	d.whole(dublin, oregon)
 	d.look(dublin, "get")
+	d.say("Here the Gateways are files. `make demo-placement RUN=TestPoliciesBIND` has them on two API servers.")
 	dublin.gateway, oregon.gateway = false, false
 	dublin.publish()
 	oregon.publish(record{Label: "app", Balanced: true, Weight: 1, Addresses: address("198.51.100.2")})

@@ -25,7 +25,7 @@ func removalRecords(i int) (out []record) {
 
 // removal freezes clusters until the others have begun to remove them, and thaws them amid that. Who was not frozen stays all the time.
 func removal(s *stand, c *cell, sz size) {
-	n := min(2*sz.thaws+2, 12)
+	n, random := min(2*sz.thaws+2, 12), rand.New(rand.NewPCG(sz.seed, 0))
 	clusters := s.startAll(n, clusterOptions{Key: s.server.Operator(), Heartbeat: 2, Removal: true, Poll: "500ms"})
 	s.together(c, "before", clusters, removalRecords)
 	for _, cl := range clusters {
@@ -35,15 +35,15 @@ func removal(s *stand, c *cell, sz size) {
 	moves := &moves{beats: map[string]string{}, at: map[string]time.Time{}}
 	var removed, back time.Duration
 	for thaws < sz.thaws {
-		order := rand.Perm(n)
+		order := random.Perm(n)
 		frozen, others := pick(clusters, order[:n/4]), pick(clusters, order[n/4:])
 		for _, cl := range frozen {
 			cl.process.Stop()
 		}
 		start := time.Now()
-		rest := s.removalBegins(c, frozen, others, moves)
+		rest := s.removalBegins(c, sz.timed, frozen, others, moves)
 		removed = max(removed, time.Since(start))
-		pause(time.Duration(rand.IntN(60)) * time.Millisecond)
+		pause(time.Duration(random.IntN(60)) * time.Millisecond)
 		before := s.beats()
 		for _, cl := range frozen {
 			cl.process.Cont()
@@ -117,7 +117,7 @@ func (m *moves) note(zone map[string]string) {
 
 // removalBegins waits until something of a frozen cluster is gone, and reports whether something of them is left then. Nothing may ever be
 // gone of the others while their counters move: on a machine that is too busy for them for six periods they are as good as frozen.
-func (s *stand) removalBegins(c *cell, frozen, others []*cluster, m *moves) (rest bool) {
+func (s *stand) removalBegins(c *cell, timed bool, frozen, others []*cluster, m *moves) (rest bool) {
 	s.t.Helper()
 	testutil.Eventually(s.t, func() error {
 		zone, err := s.server.Transfer()
@@ -130,7 +130,7 @@ func (s *stand) removalBegins(c *cell, frozen, others []*cluster, m *moves) (res
 			silent := time.Since(m.at[cl.id])
 			switch lost := missing(got, []*cluster{cl}); {
 			case len(lost) == 0:
-			case silent < 10*time.Second:
+			case timed && silent < 10*time.Second:
 				c.miss("taken from a cluster whose counter moved %s ago: %s", seconds(silent), few(lost))
 			default:
 				c.figure("looks at a starved one", c.Figures["looks at a starved one"]+1)

@@ -57,7 +57,7 @@ func keys(s *stand, c *cell, sz size) {
 	wrong.write(record{Label: "app", Addresses: []netip.Addr{ip(18, 0, 3)}, Balanced: true, Weight: 1})
 	wrong.start()
 	start := time.Now()
-	for wrong.status.of(s.host("app")).Reason != "NotPermitted" && time.Since(start) < 20*time.Second {
+	for wrong.status.of(s.host("app")).Reason != "NotPermitted" && time.Since(start) < patience {
 		pause(20 * time.Millisecond)
 	}
 	reason := wrong.status.of(s.host("app"))
