@@ -143,7 +143,7 @@ func (r *nftRig) keepRenewing() (stop func() time.Duration) {
 
 // A lease ends with its lifetime, and one that is renewed in time never does.
 //
-// State: TestSwitchAfterALapse, TestRenewalExtendsALease. Bound: none, the kernel times the element out.
+// State: TestSwitchAfterALapse, TestRenewalExtendsALease. Bound: TestTrace, where leases lapse on a virtual clock.
 func TestTimingLease(t *testing.T) {
 	testutil.RequireRoot(t)
 	const lifetime, precision = 400 * time.Millisecond, 50 * time.Millisecond // the kernel counts in jiffies
@@ -173,7 +173,7 @@ func TestTimingLease(t *testing.T) {
 
 // If the agent hangs or its link is deleted, clients wait for one lifetime at most.
 //
-// State: TestSwitchAfterALapse. Bound: none, the kernel times the element out.
+// State: TestSwitchAfterALapse. Bound: TestTrace, where leases lapse on a virtual clock.
 func TestTimingSwitchAfterALapse(t *testing.T) {
 	const query = 50 * time.Millisecond
 	for what, harm := range harms() {
@@ -199,7 +199,7 @@ func TestTimingSwitchAfterALapse(t *testing.T) {
 
 // If a killed agent's lease is still granted, the node's own processes wait for one lifetime at most.
 //
-// State: TestHostProcesses. Bound: none, the kernel times the element out.
+// State: TestHostProcesses. Bound: TestTrace, where leases lapse on a virtual clock.
 func TestTimingHostProcessesAfterAKill(t *testing.T) {
 	const query = 50 * time.Millisecond
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, intercepting, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })

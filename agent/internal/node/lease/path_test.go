@@ -55,6 +55,7 @@ func TestTransitions(t *testing.T) {
 
 // TestPathWalk takes random rounds in and checks what must hold for the leases behind an address.
 func TestPathWalk(t *testing.T) {
+	seen := map[State]bool{}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a repeatable walk
 		var w Path
@@ -69,6 +70,7 @@ func TestPathWalk(t *testing.T) {
 			}
 			before := w
 			w = w.Next(last, now)
+			seen[w.State] = true
 			answers++
 			if !last.Answered {
 				answers = 0
@@ -100,6 +102,7 @@ func TestPathWalk(t *testing.T) {
 			}
 		}
 	}
+	testutil.Equal(t, "states that the walk came to", map[State]bool{Starting: true, Serving: true, Fallback: true, BothDown: true, Trial: true}, seen)
 }
 
 // TestRounds gives sequences of rounds, two seconds apart, to a node that starts.

@@ -137,6 +137,7 @@ func TestTargetLoses(t *testing.T) {
 // TestTargetWalk gives a target random probes, and checks what must hold of its lease whatever came before.
 func TestTargetWalk(t *testing.T) {
 	const lifetime = 800 * time.Millisecond
+	seen := map[Verdict]bool{}
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable walk
 		var renewed, restUntil time.Time
@@ -145,7 +146,9 @@ func TestTargetWalk(t *testing.T) {
 			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
 			p := Probe(max(0, r.IntN(12)-7)) // most are answered, so that leases are granted
 			expired := now.Sub(renewed) > lifetime
-			switch v := c.Next(p, held, expired, now); {
+			v := c.Next(p, held, expired, now)
+			seen[v] = true
+			switch {
 			case v == Renew && (p != Answered || !held && now.Before(restUntil)), held && expired && v == Wait, !held && v > Renew:
 				t.Fatalf("seed %d: probe %d, held %t, expired %t, rest until %s: verdict %d at %s", seed, p, held, expired, restUntil, v, now)
 			case v == Renew:
@@ -155,4 +158,5 @@ func TestTargetWalk(t *testing.T) {
 			}
 		}
 	}
+	testutil.Equal(t, "verdicts that the walk came to", map[Verdict]bool{Wait: true, Renew: true, Withdraw: true, Lapse: true}, seen)
 }
