@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/coredns/caddy/caddyfile"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
@@ -48,12 +47,8 @@ func TestConflists(t *testing.T) {
 			testutil.Must(t, err)
 			var want, got any
 			testutil.Must(t, json.Unmarshal(entry, &want))
-			if err := json.Unmarshal(ours.Bytes, &got); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			testutil.Must(t, json.Unmarshal(ours.Bytes, &got))
+			testutil.Equal(t, "our entry", want, got)
 		})
 	}
 }

@@ -102,7 +102,7 @@ func TestPathWalk(t *testing.T) {
 			}
 		}
 	}
-	testutil.Equal(t, "states that the walk came to", map[State]bool{Starting: true, Serving: true, Fallback: true, BothDown: true, Trial: true}, seen)
+	testutil.Equal(t, "states that the walk came to", int(Trial)+1, len(seen))
 }
 
 // TestRounds gives sequences of rounds, two seconds apart, to a node that starts.

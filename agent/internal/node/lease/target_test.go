@@ -158,5 +158,5 @@ func TestTargetWalk(t *testing.T) {
 			}
 		}
 	}
-	testutil.Equal(t, "verdicts that the walk came to", map[Verdict]bool{Wait: true, Renew: true, Withdraw: true, Lapse: true}, seen)
+	testutil.Equal(t, "verdicts that the walk came to", int(Lapse)+1, len(seen))
 }
