@@ -22,7 +22,7 @@ const (
 // the owner of like.
 func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo) (name string, err error) {
 	o := atomicfile.Options{Mode: mode, Durable: true, Owner: like, Pattern: tempPrefix + "*" + tempSuffix}
-	name, err = atomicfile.Temp(filepath.Join(folder, "x"), content, o)
+	name, err = atomicfile.Temp(filepath.Join(folder, tempPrefix+tempSuffix), content, o)
 	return name, withRemedy(err)
 }
 

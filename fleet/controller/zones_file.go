@@ -101,7 +101,7 @@ func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.C
 	var f zonesFile
 	f.fileFlags(c)
 	identityFlags(c, &f)
-	c.Flags().BoolVar(&f.prune, "prune", false, "remove this cluster's hosts from the zone if the file has no accepted DNSRecord for them")
+	c.Flags().BoolVar(&f.prune, "prune", false, "remove this cluster's hosts from the zone if the file has no DNSRecord for them and no fault")
 	c.Flags().BoolVar(&f.once, "once", false, "exit when everything is published, or with code 1 if something cannot be")
 	c.Flags().BoolVar(&f.json, "json", false, "print each line as JSON")
 	c.Flags().DurationVar(&f.poll, "poll", 5*time.Second, "`INTERVAL` (± 20 %) at which to query the primary for changes of the zone")

@@ -81,6 +81,7 @@ func (p *Pods) watch(ctx context.Context, changed func(name string)) {
 			tick.Pause(ctx, retryDelay)
 			continue
 		}
+		last = ""
 		p.setWatched(true)
 		changed("") // files may have changed before the watch began
 		p.events(ctx, watcher, slow, changed)

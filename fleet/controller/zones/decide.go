@@ -55,6 +55,7 @@ type Input struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
 	Sources map[Reference]Source
+	Unread  map[string]bool // names of DNSZones that could not be read yet: none takes a host from the DNSZone that has published it
 }
 
 // Reference identifies an object that a DNSRecord names in addressesFrom.
@@ -127,7 +128,7 @@ func Decide(in Input) *Plan {
 		r := &in.Records[i]
 		out := &Record{Host: Canonical(r.Spec.Host)}
 		p.Records[Key{Namespace: r.Namespace, Name: r.Name}] = out
-		z := zoneOf(origins, out.Host)
+		z := zoneOf(origins, out.Host, r.Status.Zone, in.Unread)
 		if z == nil {
 			out.Verdict = verdict(NoZone, "no DNSZone has the host %s; there are %s", r.Spec.Host, list(origins))
 			continue
@@ -171,16 +172,19 @@ func older(a, b time.Time, an, bn string) int {
 	return cmp.Or(a.Compare(b), strings.Compare(an, bn))
 }
 
-// zoneOf returns the DNSZone whose zone contains a host, the one with the longest zone if several do; nil if none does. origins has the
-// DNSZones by canonical zone.
-func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone {
+// zoneOf returns the DNSZone whose zone contains a host; nil if none does. If several do, it is the one with the longest zone or, while
+// that is unread, the one that had the host before, by the name was. origins has the DNSZones by canonical zone.
+func zoneOf(origins map[string]*v1alpha1.DNSZone, host, was string, unread map[string]bool) (longest *v1alpha1.DNSZone) {
 	for name := host; name != ""; {
 		if z := origins[name]; z != nil {
-			return z
+			longest = cmp.Or(longest, z)
+			if z.Name == was && unread[longest.Name] {
+				return z
+			}
 		}
 		_, name, _ = strings.Cut(name, ".")
 	}
-	return nil
+	return longest
 }
 
 // list returns the names of at most ten zones, sorted, as text.

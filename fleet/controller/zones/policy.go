@@ -77,7 +77,7 @@ func DecidePolicies(policies []v1alpha1.DNSPolicy, gateways map[Key]Gateway, in 
 			switch {
 			case l.Host == "":
 				u.Reason, u.Message = NoHost, "the listener has no hostname"
-			case zoneOf(origins, host) == nil:
+			case zoneOf(origins, host, "", nil) == nil:
 				u.Reason, u.Message = NoZone, fmt.Sprintf("no DNSZone has the host %s; there are %s", l.Host, list(origins))
 			case record != "":
 				u.Reason, u.Message = Conflicted, fmt.Sprintf("DNSRecord %s has the host %s; if you delete it, the DNSPolicy has it", record, l.Host)

@@ -121,7 +121,9 @@ func (r *Reconciler) reportPolicies(ctx context.Context, all *policies, records 
 		if reflect.DeepEqual(p.Status, next.Status) {
 			continue
 		}
-		if err := r.Client.Status().Update(ctx, next); err != nil {
+		if err := r.Client.Status().Update(ctx, next); r.refused(err) {
+			continue
+		} else if err != nil {
 			return fmt.Errorf("write the status of DNSPolicy %s/%s: %w", p.Namespace, p.Name, err)
 		}
 		r.events(next, p.Status.Conditions, now)

@@ -92,6 +92,8 @@ type Reconciler struct {
 	open     map[string]*opened // by name of the DNSZone
 	gateways map[client.ObjectKey]lookedUp
 	sick     map[healthcheck.Check]time.Time // by check whose address is unhealthy: since when
+	logged   map[string]time.Time            // by text of an error that refused has logged: when
+	unheld   map[zones.Key]time.Time         // DNSRecords whose finalizer the API server refused: when
 }
 
 // opened is a running publisher, with the last instruction that it got for each host.
@@ -125,6 +127,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if r.open == nil {
 		r.open, r.gateways = map[string]*opened{}, map[client.ObjectKey]lookedUp{}
 		r.sick = map[healthcheck.Check]time.Time{}
+		r.logged, r.unheld = map[string]time.Time{}, map[zones.Key]time.Time{}
 	}
 	var dnsZones v1alpha1.DNSZoneList
 	var dnsRecords v1alpha1.DNSRecordList
@@ -139,11 +142,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	in := zones.Input{Zones: dnsZones.Items, Records: dnsRecords.Items, Sources: sources}
+	in := zones.Input{Zones: dnsZones.Items, Records: dnsRecords.Items, Sources: sources, Unread: map[string]bool{}}
+	for i := range dnsZones.Items {
+		o := r.open[dnsZones.Items[i].Name]
+		in.Unread[dnsZones.Items[i].Name] = o == nil || o.Zone().Read.IsZero()
+	}
 	policies, err := r.applyPolicies(ctx, &in)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	maps.DeleteFunc(r.unheld, func(_ zones.Key, at time.Time) bool { return r.Now().Sub(at) >= lookAgain })
+	in.Records = slices.DeleteFunc(in.Records, func(rec v1alpha1.DNSRecord) bool {
+		_, out := r.unheld[keyOf(&rec)]
+		return out && !slices.Contains(rec.Finalizers, Finalizer)
+	})
 	plan := zones.Decide(in)
 	if err := r.prepare(ctx, plan, dnsZones.Items); err != nil {
 		return ctrl.Result{}, err
@@ -286,7 +298,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 
 // tell sends changed instructions to the publishers: what to publish, without the addresses that have been unhealthy for withdrawAfter
 // unless no other address of the host is left, and which hosts to remove or to forget. A host of a Gateway that cannot be read stays as it
-// is, and so does one that another, more specific DNSZone is to publish, until it does.
+// is.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named, unread := map[string]instruction{}, map[string]bool{}, map[string]bool{}
@@ -295,18 +307,11 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			want[host] = instruction{}
 		}
 		for i := range records {
-			p := plan.Records[keyOf(&records[i])]
-			if p.Zone != name {
-				next := r.open[p.Zone]
-				moves := p.Good() && (next == nil || next.sent[p.Host].publication == nil || !next.Host(p.Host).Done)
-				unread[p.Host] = unread[p.Host] || moves && o.sent[p.Host].publication != nil
-				continue
-			}
-			unread[p.Host] = unread[p.Host] || p.Reason == zones.NotReadable
 			// A record without the finalizer was never published. A record with it that is not to be published now may have been
 			// published by an earlier process, so its host is removed.
-			if slices.Contains(records[i].Finalizers, Finalizer) {
+			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
 				want[p.Host], named[p.Host] = instruction{}, true
+				unread[p.Host] = unread[p.Host] || p.Reason == zones.NotReadable
 			}
 		}
 		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
@@ -373,12 +378,16 @@ func (r *Reconciler) refused(err error) bool {
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) && !apierrors.IsInternalError(err) {
 		return false
 	}
-	r.Log.Error("the API server refuses a change of one object; the others go on", "error", err)
+	if at, ok := r.logged[err.Error()]; !ok || r.Now().Sub(at) > time.Hour {
+		r.logged[err.Error()] = r.Now()
+		r.Log.Error("the API server refuses a change of one object; the others go on", "error", err)
+	}
 	return true
 }
 
 // hold adds the finalizer to DNSRecords that are about to be published, and to their DNSZones. It returns false if it changed an object:
-// publishing then waits for the next run, which sees the finalizer. A record whose finalizer the API server refuses is not published.
+// publishing then waits for the next run, which sees the finalizer. A record whose finalizer the API server refuses is left out for a time
+// of lookAgain.
 func (r *Reconciler) hold(
 	ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
 ) (done bool, err error) {
@@ -387,22 +396,23 @@ func (r *Reconciler) hold(
 	for i := range dnsZones {
 		z := &dnsZones[i]
 		if _, used := inUse[z.Name]; used && z.DeletionTimestamp == nil && !slices.Contains(z.Finalizers, Finalizer) {
-			done = false
-			if err := r.finalizers(ctx, z, append(slices.Clone(z.Finalizers), Finalizer)); err != nil {
-				return false, err
-			}
-		}
-	}
-	for i := range records {
-		rec := &records[i]
-		if p := plan.Records[keyOf(rec)]; p.Good() && r.open[p.Zone] != nil && !slices.Contains(rec.Finalizers, Finalizer) {
-			if err := r.finalizers(ctx, rec, append(slices.Clone(rec.Finalizers), Finalizer)); r.refused(err) {
-				p.Verdict = zones.Verdict{Reason: zones.NotReadable, Message: err.Error()}
+			if err := r.finalizers(ctx, z, append(slices.Clone(z.Finalizers), Finalizer)); r.refused(err) {
 				continue
 			} else if err != nil {
 				return false, err
 			}
 			done = false
+		}
+	}
+	for i := range records {
+		rec := &records[i]
+		if p := plan.Records[keyOf(rec)]; p.Good() && r.open[p.Zone] != nil && !slices.Contains(rec.Finalizers, Finalizer) {
+			done = false
+			if err := r.finalizers(ctx, rec, append(slices.Clone(rec.Finalizers), Finalizer)); r.refused(err) {
+				r.unheld[keyOf(rec)] = r.Now()
+			} else if err != nil {
+				return false, err
+			}
 		}
 	}
 	return done, nil

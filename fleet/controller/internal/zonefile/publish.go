@@ -178,7 +178,7 @@ func (p *publishing) apply(f *File) error {
 			}
 		}
 		for host := range z.hosts {
-			if _, there := decided.Hosts[host]; !there && z.hosts[host] && len(p.bad) == 0 { // a fault in the file removes nothing
+			if _, there := decided.Hosts[host]; !there && z.hosts[host] && !p.faulty() { // a fault in the file removes nothing
 				z.publisher.Remove(host)
 				z.hosts[host] = false
 			}
@@ -252,6 +252,16 @@ func (f *File) notAccepted() map[string]Line {
 	return bad
 }
 
+// faulty reports whether an object is not accepted because of a fault, and not because it is being deleted or its host is another's.
+func (p *publishing) faulty() bool {
+	for _, l := range p.bad {
+		if l.Reason != zones.Deleting && l.Reason != zones.Conflicted {
+			return true
+		}
+	}
+	return false
+}
+
 // Line is the state of one host or zone, or of a DNSRecord or DNSPolicy that is not accepted, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
@@ -281,7 +291,7 @@ func (p *publishing) report() (done, good bool) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.zones)) {
 		z := p.zones[name]
-		if p.Prune && !z.pruned && len(p.bad) == 0 {
+		if p.Prune && !z.pruned && !p.faulty() {
 			done = p.prune(z) && done
 		}
 		p.print(" "+name, zoneLine(z))
