@@ -62,7 +62,7 @@ type PodWay struct {
 // When Repair adds the steering rules, the recorded connections stay on kube-dns. Other back ends rewrite only a connection's
 // first packet and need no record.
 type ConnectionRecorder interface {
-	// RecordConnections makes p's table with rules that record connections and steer none, unless the record is full. If a
+	// RecordConnections makes p's table with rules that record connections, while the record has room, and steer none. If a
 	// table exists, RecordConnections leaves it. recording reports that the table now only records; it may be the work of an
 	// earlier process that was killed.
 	RecordConnections(p Pod) (recording bool, err error)

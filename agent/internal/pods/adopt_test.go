@@ -230,7 +230,12 @@ func TestSteeredAmidConnections(t *testing.T) {
 		return nil
 	}
 	for range 15 {
-		stop := make(chan struct{})
+		stop, allowed := make(chan struct{}), make(chan struct{}, 500)
+		allow := func(n int) {
+			for range n {
+				allowed <- struct{}{}
+			}
+		}
 		errs := make(chan error, 1<<16)
 		var wg sync.WaitGroup
 		for range 4 {
@@ -240,17 +245,21 @@ func TestSteeredAmidConnections(t *testing.T) {
 						select {
 						case <-stop:
 							return
-						case errs <- twoQueries():
+						case <-allowed:
+							errs <- twoQueries()
 						}
 					}
 				})
 			})
 		}
+		allow(20)
 		testutil.Eventually(t, func() error { return testutil.ErrorIf(len(errs) < 8, "the load has not begun") })
+		allow(400) // the record has room for 512
 		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 		n.Outdate()
 		n.reconcile(yes, false, map[string]int{Steered: 1})
 		begun := len(errs)
+		allow(50)
 		testutil.Eventually(t, func() error { return testutil.ErrorIf(len(errs) < begun+8, "the load does not go on") })
 		close(stop)
 		wg.Wait()
@@ -262,7 +271,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 	}
 }
 
-// A pod that opens more connections than its table can record is steered all the same.
+// A pod that opens more connections than its table can record is steered all the same, and none is split between two servers.
 func TestFullRecord(t *testing.T) {
 	n, pod, at := podBetween(t)
 	pod.Do(func() {
@@ -275,6 +284,8 @@ func TestFullRecord(t *testing.T) {
 		t.Fatalf("recording: %v, %v", recording, err)
 	}
 	fillDirect(pod)
+	_, err := testutil.Ask(pod.NetNS, at, "a.cluster.local.", dns.TypeTXT, "tcp", testutil.AskOptions{})
+	testutil.Check(t, err, "a connection that the table has no room to record")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.reconcile(yes, false, map[string]int{Steered: 1})
 }

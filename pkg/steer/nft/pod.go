@@ -98,15 +98,16 @@ func renderPod(p steer.Pod) table {
 	return out
 }
 
-// renderNote returns a pod table that does not steer yet, unless the set direct is full: each packet of a TCP connection records
-// that the connection is to stay on kube-dns. It covers connections that the pod opens after the agent has listed the open ones and
-// before the steering rules exist.
+// renderNote returns a pod table that does not steer yet: each packet of a TCP connection records that the connection is to stay on
+// kube-dns. It covers connections that the pod opens after the agent has listed the open ones and before the steering rules exist. If
+// the set direct is full, a connection goes to kube-dns unrecorded: one whose SYN were steered would be split, because it is not known
+// here of later packets where their SYN went.
 func renderNote(p steer.Pod) table {
 	out := renderPod(p)
 	for _, g := range groupsOf(p) {
 		for i := range out.chains {
 			if out.chains[i].name == g.name("dns") {
-				out.chains[i].rules = []rule{anyFamily().proto(steer.TCP).goTo(g.name("direct"))}
+				out.chains[i].rules = []rule{anyFamily().update(tcpPortKey, g.name("direct")).accept()}
 			}
 		}
 	}

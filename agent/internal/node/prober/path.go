@@ -218,13 +218,18 @@ func (e end) addresses(families []family) error {
 	return err
 }
 
+// errUnsettled means that the kernel has not set up the prober's ends yet.
+var errUnsettled = errors.New("the kernel takes its time")
+
 // awaitSettled waits, for 1.5 s at most, until the kernel has set up both ends, which usually takes a millisecond. Before that, the ends
 // have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.
 func awaitSettled(look func() error) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
 	for deadline := time.Now().Add(atMost); ; <-time.After(pause) {
-		if err := look(); err == nil || time.Now().After(deadline) {
-			return err
+		if err := look(); err == nil {
+			return nil
+		} else if time.Now().After(deadline) {
+			return fmt.Errorf("%w: %w", errUnsettled, err)
 		}
 	}
 }

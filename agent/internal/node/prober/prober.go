@@ -80,7 +80,9 @@ func New(cfg Config) (*Prober, error) {
 func openProber(cfg Config, bare bool) (*Prober, error) {
 	p := &Prober{log: cfg.Log, rules: cfg.Rules, hostOnly: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
 		probing: map[netip.Addr]*datagrams{}, sockets: sockets{spare: map[socketKind][]int{}}}
-	if err := p.prepare(cfg.HostNetNS); err != nil {
+	if err := p.prepare(cfg.HostNetNS); errors.Is(err, errUnsettled) {
+		p.log.Warn("the prober's network is not set up yet; until it is, probes fail and kube-dns answers", "err", err)
+	} else if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
 	return p, nil
@@ -215,12 +217,6 @@ func (p *Prober) ensure() error {
 	if err := p.host.ensure(want); err != nil {
 		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
 	}
-	err = awaitSettled(func() error {
-		return errors.Join(checkUp(p.inside.nl, ownInterface), checkUp(p.host.Handle, steer.ProberInterface), checkLocal(p.inside.nl, want))
-	})
-	if err != nil {
-		return err
-	}
 	drift, err := p.inside.table.Repair(steer.Pod{Redirects: redirects, Always: true})
 	if err != nil {
 		return fmt.Errorf("prober's pod table: %w", err)
@@ -228,7 +224,9 @@ func (p *Prober) ensure() error {
 	if len(drift) > 0 {
 		p.repaired = append(p.repaired, "its pod table")
 	}
-	return nil
+	return awaitSettled(func() error {
+		return errors.Join(checkUp(p.inside.nl, ownInterface), checkUp(p.host.Handle, steer.ProberInterface), checkLocal(p.inside.nl, want))
+	})
 }
 
 // ensureHostOnly does what ensure does, for a prober that queries from the host's netns.

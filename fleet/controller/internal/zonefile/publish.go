@@ -254,12 +254,9 @@ func (f *File) notAccepted() map[string]Line {
 
 // faulty reports whether an object is not accepted because of a fault, and not because it is being deleted or its host is another's.
 func (p *publishing) faulty() bool {
-	for _, l := range p.bad {
-		if l.Reason != zones.Deleting && l.Reason != zones.Conflicted {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(p.bad)), func(l Line) bool {
+		return l.Reason != zones.Deleting && l.Reason != zones.Conflicted
+	})
 }
 
 // Line is the state of one host or zone, or of a DNSRecord or DNSPolicy that is not accepted, as `zones publish --json` prints it.

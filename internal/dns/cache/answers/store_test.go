@@ -123,8 +123,8 @@ func TestLargeAnswer(t *testing.T) {
 func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
-	sp.SetBounds([classes]int{64, 64}, 0)
-	for i := range 64 {
+	sp.SetBounds([classes]int{256, 256}, 0)
+	for i := range 256 { // each of the 16 shards has some, or the entry would have none to evict but itself
 		k, _ := put(t, sp, fmt.Sprintf("base%d.example.", i), 600)
 		sp.Get(k)
 	}
