@@ -41,7 +41,9 @@ func copier(args []string) error {
 		if err := os.WriteFile(temp, []byte(with(base, lines(states()[i%2]...))), 0o644); err != nil {
 			return err
 		}
-		if err := exec.CommandContext(context.Background(), "cp", "-f", temp, path).Run(); err != nil {
+		cp := exec.CommandContext(context.Background(), "cp", "-f", temp, path)
+		cp.Stdout = os.Stdout // it outlives a killed copier, and the pipe lasts until it ends
+		if err := cp.Run(); err != nil {
 			return err
 		}
 		fmt.Print(".")
