@@ -76,7 +76,7 @@ func TestBackendChanges(t *testing.T) {
 			testutil.Check(t, p.check(), backend, "CHECK")
 			testutil.Eventually(t, func() error {
 				s := n.status()
-				return testutil.ErrorIf(s.Backend != backend || !s.Switch || len(s.Leases) == 0, "%s: status says %+v", backend, s)
+				return testutil.ErrorIf(s.Backend != backend || !s.Switch || len(s.Leases) == 0, "%s: status %+v", backend, s)
 			})
 			n.wantHealthy()
 			n.kill()

@@ -55,7 +55,7 @@ func TestLockHeld(t *testing.T) {
 	n.wantReady("the switch is gone and cannot be put back", false, "no rule took the lease datagram")
 	n.wantFallback(c, "the switch is gone and cannot be put back", n.all()...)
 	n.awaitStatus(func(a *agentStatus) error {
-		return testutil.ErrorIf(!strings.Contains(a.Faults["rules"], "lock"), "status says %+v", a)
+		return testutil.ErrorIf(!strings.Contains(a.Faults["rules"], "lock"), "status %+v", a)
 	})
 	if locked := n.metric(`neardns_iptables_runs_total{result="locked"}`); locked < 1 {
 		t.Errorf("%v runs are counted as locked", locked)

@@ -219,7 +219,7 @@ func (e end) addresses(families []family) error {
 }
 
 // errUnsettled means that the kernel has not set up the prober's ends yet.
-var errUnsettled = errors.New("the kernel takes its time")
+var errUnsettled = errors.New("the kernel has not set up the prober's interfaces yet")
 
 // awaitSettled waits, for 1.5 s at most, until the kernel has set up both ends, which usually takes a millisecond. Before that, the ends
 // have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.

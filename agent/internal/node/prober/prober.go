@@ -81,7 +81,7 @@ func openProber(cfg Config, bare bool) (*Prober, error) {
 	p := &Prober{log: cfg.Log, rules: cfg.Rules, hostOnly: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
 		probing: map[netip.Addr]*datagrams{}, sockets: sockets{spare: map[socketKind][]int{}}}
 	if err := p.prepare(cfg.HostNetNS); errors.Is(err, errUnsettled) {
-		p.log.Warn("the prober's network is not set up yet; until it is, probes fail and kube-dns answers", "err", err)
+		p.log.Warn("the prober starts unfinished; until a repair finds it whole, probes fail and kube-dns answers", "err", err)
 	} else if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}

@@ -54,14 +54,14 @@ func TestEnsureRepairs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.wreck()
-			var mended string
+			var repaired string
 			testutil.Eventually(t, func() error { // a busy kernel settles its addresses late
 				what, err := p.Repair()
-				mended = cmp.Or(mended, what)
+				repaired = cmp.Or(repaired, what)
 				return err
 			})
-			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && mended != want {
-				t.Errorf("mended %q, want %q", mended, want)
+			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && repaired != want {
+				t.Errorf("repaired %q, want %q", repaired, want)
 			}
 			wantAllOK(t, p, n.targets())
 			for _, a := range n.ClusterDNS() {
