@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -78,6 +80,10 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 
 // linkerd/linkerd2#4049, istio/cni#82: the installer ran before the network's own and made a network itself.
 func TestBug04NoNetworkYet(t *testing.T) {
+	synctest.Test(t, noNetworkYet)
+}
+
+func noNetworkYet(t *testing.T) {
 	n := newNode(t)
 	n.install(1).has("no network is configured in " + n.conf + " yet")
 	n.install(1, "--wait", "300ms").has("waiting up to 300ms", "no network is configured")
@@ -98,7 +104,10 @@ func TestBug04NoNetworkYet(t *testing.T) {
 func (n *node) arrivesWhileWaiting() {
 	n.t.Helper()
 	var wg sync.WaitGroup
-	wg.Go(func() { n.network("10-a.conflist", mainList) })
+	wg.Go(func() {
+		time.Sleep(10 * pollEvery)
+		n.network("10-a.conflist", mainList)
+	})
 	defer wg.Wait()
 	n.install(0, "--wait", "30s")
 	n.wantTypes("10-a.conflist", "flannel", "neardns")
@@ -212,6 +221,10 @@ func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
 
 // A file that another program is just writing may have only half of its JSON: wait, and never replace a file that does not parse.
 func TestBug11PartialRead(t *testing.T) {
+	synctest.Test(t, partialRead)
+}
+
+func partialRead(t *testing.T) {
 	n := newNode(t)
 	half := mainList[:40]
 	for _, text := range []string{half, "", "null", "[]", mainList + "}"} {

@@ -9,6 +9,7 @@ package rig
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -39,7 +40,8 @@ type Rig struct {
 	Agent *testutil.DNSServer // nil until Listen
 
 	t     testing.TB
-	there bool // whether neardns's addresses are on a link
+	there bool   // whether neardns's addresses are on a link
+	ports uint16 // how many source ports WantUntracked has used
 }
 
 // New makes a node and applies the host rules that the agent would make. The functions in change may modify their description first.
@@ -338,22 +340,27 @@ func (r *Rig) WantSilence(when string, servers []netip.AddrPort, ask func(server
 	}
 }
 
-// WantUntracked fails the test if queries that the server named who answers leave an entry in the host's connection tracking. Late packets
-// of connections that kube-dns served before may leave one, so WantUntracked tries again until no entry is left. With the iptables back
-// end, only UDP counts, because its rules track TCP.
+// WantUntracked queries each server over UDP and TCP, each time from a port that nothing had before. It fails the test unless the server
+// named who answers, and if a query leaves an entry in the host's connection tracking. With the iptables back end, only UDP counts, because
+// its rules track TCP.
 func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
 	r.t.Helper()
 	tcp := !r.Kind.Caps().Programs
-	testutil.Eventually(r.t, func() error {
-		testutil.FlushConntrack(r.Node.Host)
-		r.Want(who, from, "hit", servers...)
-		for _, line := range testutil.Conntrack(r.Node.Host) {
-			if tcp || strings.HasPrefix(line, "udp") {
-				return errors.New("a hit is tracked: " + line)
+	for _, server := range servers {
+		for _, network := range Networks() {
+			r.ports++
+			own := netip.AddrPortFrom(netip.Addr{}, 20000+r.ports) // the kernel gives out higher ones, which late packets may have
+			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 1232, Source: own})
+			if err != nil || answer.Who != who {
+				r.t.Errorf("%s over %s: %v, %v; want %s", server, network, answer, err, who)
+			}
+			for _, line := range testutil.Conntrack(r.Node.Host) {
+				if strings.Contains(line, fmt.Sprintf(":%d > ", own.Port())) && (tcp || network == "udp") {
+					r.t.Error("a hit is tracked: " + line)
+				}
 			}
 		}
-		return nil
-	})
+	}
 }
 
 // Conn is an open TCP connection to a DNS server.
