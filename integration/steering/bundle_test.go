@@ -1,7 +1,7 @@
 package steering
 
 import (
-	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -18,7 +18,7 @@ func TestBundle(t *testing.T) {
 	const key = "NoTCJU+DMqFWywaPyxSijrDEA/DC3nK0xi3AMEZuPVk="
 	const private = "very-private-name.default.svc.cluster.local"
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, proven: true})
-	n.configure("log: {queries: all}\n")
+	n.configure("log: {queries: all}\n" + calm)
 	n.startAgent()
 	p := n.addPod(nil)
 	if _, err := testutil.Ask(p.NetNS, n.Service(true), private, dns.TypeA, "udp", testutil.AskOptions{}); err != nil {
@@ -68,10 +68,14 @@ func TestBundle(t *testing.T) {
 
 	// The standard output takes it, too, where the disk is read-only.
 	cmd := exec.Command(made.Path("neardns-agent"), "doctor", "--config", n.configFile(), "--cni-conf", n.path("net.d"), "--bundle", "-")
-	var out bytes.Buffer
-	cmd.Stdout = &out
+	out, err := os.OpenFile(n.path("again.tar.gz"), os.O_CREATE|os.O_RDWR, 0o600)
+	testutil.Must(t, err)
+	defer out.Close()
+	cmd.Stdout = out // each byte of it is there when the process has ended
 	<-n.Host.StartCmd(cmd).Exited()
-	if again := testutil.Untar(t, &out, "neardns-report/"); again["doctor.txt"] == "" {
+	_, err = out.Seek(0, io.SeekStart)
+	testutil.Must(t, err)
+	if again := testutil.Untar(t, out, "neardns-report/"); again["doctor.txt"] == "" {
 		t.Error("no report on the standard output")
 	}
 }

@@ -283,7 +283,7 @@ func (n *node) openFiles() int {
 // end in good order, behind the answers in flight.
 func TestOpenTCPConnections(t *testing.T) {
 	t.Parallel()
-	n, p := newServed(t, setup{families: testutil.Dual})
+	n, p := newServed(t, setup{families: testutil.Dual, config: calm})
 	var conns []*testutil.Conn
 	for _, a := range append(n.ClusterDNS(), n.locals()...) {
 		conns = append(conns, n.dial(p, target{a, "tcp"}))

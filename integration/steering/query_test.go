@@ -10,7 +10,7 @@ import (
 
 // TestQuery: `query` names the server that answers a pod, and whether the cache had the name.
 func TestQuery(t *testing.T) {
-	n, p := newServed(t, setup{families: testutil.IPv4})
+	n, p := newServed(t, setup{families: testutil.IPv4, config: calm})
 	n.wantSteered(p.client(), "agent up", n.all()...)
 	type lookup struct {
 		Cached  string

@@ -39,7 +39,7 @@ func TestClusterUpstreamDead(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			config := fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", upstream4)
+			config := calm + fmt.Sprintf("upstreams: {cluster: [%q], external: []}\n", upstream4)
 			if tc.intercept {
 				config += "interceptNode: true\n"
 			}

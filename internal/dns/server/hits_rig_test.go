@@ -123,7 +123,7 @@ func worldAnswer(r *mdns.Msg) *mdns.Msg {
 		m.SetEdns0(o.UDPSize(), o.Do())
 		if o.Do() && len(m.Answer) > 0 {
 			m.Answer = append(m.Answer, &mdns.RRSIG{Hdr: rr(q.Name, mdns.TypeRRSIG), TypeCovered: q.Qtype, Algorithm: 13, Labels: 3, OrigTtl: 300,
-				Expiration: 2_000_000_000, Inception: 1_700_000_000, KeyTag: 7, SignerName: "example.org.", Signature: "AAAA"})
+				Expiration: 2_000_000_000, Inception: 900_000_000, KeyTag: 7, SignerName: "example.org.", Signature: "AAAA"})
 		}
 	}
 	return m

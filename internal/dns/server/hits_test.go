@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	mdns "github.com/miekg/dns"
@@ -184,33 +185,36 @@ func corpus(t testing.TB, each func(what string, m []byte, v variant, name strin
 // size. A plain query with an entry must be a hit, and the chain must answer all others.
 func TestHitsAsTheChain(t *testing.T) {
 	for size, text := range map[uint16]string{1232: pairCorefile, 512: strings.ReplaceAll(pairCorefile, "    ask\n", "    ask\n    bufsize 512\n")} {
-		p := newPair(t, text)
-		n, hits := 0, 0
-		corpus(t, func(what string, m []byte, v variant, name string) {
-			if size != 1232 && !strings.Contains(name, "-") && !strings.HasPrefix(name, "alias") {
-				return // its answers are short
-			}
-			for _, tcp := range []bool{false, true} {
-				kept := p.slow(m, tcp)
-				what := fmt.Sprintf("%d %s, TCP %t", size, what, tcp)
-				if most := sizeFor(m, tcp, size); len(kept) > most || tcp && len(kept) > 2 && kept[2]&2 != 0 && !strings.HasPrefix(name, "size-6553") {
-					t.Errorf("%s: an answer of %d bytes, at most %d", what, len(kept), most)
-				}
-				hit := p.same(t, what, m, tcp)
-				n++
-				if hit {
-					hits++
-				}
-				if hit && !v.plain {
-					t.Errorf("%s: answered before the chain", what)
-				}
-				if want := v.plain && keeps(m, name) && kept[2]&2 == 0; want != hit {
-					t.Errorf("%s: before the chain: %t", what, hit)
-				}
-			}
-		})
-		t.Logf("answers of %d bytes: %d questions, %d hits", size, n, hits)
+		synctest.Test(t, func(t *testing.T) { hitsAsTheChain(t, size, newPair(t, text)) })
 	}
+}
+
+func hitsAsTheChain(t *testing.T, size uint16, p *pair) {
+	n, hits := 0, 0
+	corpus(t, func(what string, m []byte, v variant, name string) {
+		if size != 1232 && !strings.Contains(name, "-") && !strings.HasPrefix(name, "alias") {
+			return // its answers are short
+		}
+		for _, tcp := range []bool{false, true} {
+			kept := p.slow(m, tcp)
+			what := fmt.Sprintf("%d %s, TCP %t", size, what, tcp)
+			if most := sizeFor(m, tcp, size); len(kept) > most || tcp && len(kept) > 2 && kept[2]&2 != 0 && !strings.HasPrefix(name, "size-6553") {
+				t.Errorf("%s: an answer of %d bytes, at most %d", what, len(kept), most)
+			}
+			hit := p.same(t, what, m, tcp)
+			n++
+			if hit {
+				hits++
+			}
+			if hit && !v.plain {
+				t.Errorf("%s: answered before the chain", what)
+			}
+			if want := v.plain && keeps(m, name) && kept[2]&2 == 0; want != hit {
+				t.Errorf("%s: before the chain: %t", what, hit)
+			}
+		}
+	})
+	t.Logf("answers of %d bytes: %d questions, %d hits", size, n, hits)
 }
 
 // sizeFor returns how many bytes the answer to a query may have: what its client takes, and over UDP at most bufsize.
