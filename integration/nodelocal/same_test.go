@@ -79,10 +79,11 @@ func says(q testutil.Question) *dns.Msg {
 
 // way is how a query is put.
 type way struct {
-	name string
-	put  func(m *dns.Msg)
-	raw  func(b []byte) []byte
-	once bool // for one name: there may be no answer, which takes its time; all others are answered
+	name   string
+	put    func(m *dns.Msg)
+	raw    func(b []byte) []byte
+	once   bool // for one name
+	silent bool // no server answers it, which takes its time
 }
 
 func edns(size uint16, do bool, options ...dns.EDNS0) func(*dns.Msg) {
@@ -120,7 +121,7 @@ var ways = []way{
 	}},
 	{once: true, name: "two questions", put: func(m *dns.Msg) { m.Question = append(m.Question, m.Question[0]) }},
 	{once: true, name: "no question", put: func(m *dns.Msg) { m.Question = nil }},
-	{once: true, name: "response", put: func(m *dns.Msg) { m.Response = true }},
+	{once: true, silent: true, name: "response", put: func(m *dns.Msg) { m.Response = true }},
 	{once: true, name: "AA, TC, RA, Z, rcode", put: func(m *dns.Msg) {
 		m.Authoritative, m.Truncated, m.RecursionAvailable, m.Zero, m.Rcode = true, true, true, true, 5
 	}},
@@ -137,7 +138,7 @@ var ways = []way{
 	{once: true, name: "a byte more", raw: func(b []byte) []byte { return append(b, 0) }},
 	{once: true, name: "a byte less", raw: func(b []byte) []byte { return b[:len(b)-1] }},
 	{once: true, name: "a header", raw: func(b []byte) []byte { return b[:12] }},
-	{once: true, name: "eleven bytes", raw: func(b []byte) []byte { return b[:11] }},
+	{once: true, silent: true, name: "eleven bytes", raw: func(b []byte) []byte { return b[:11] }},
 	{once: true, name: "a pointer to itself", raw: func(b []byte) []byte { return append(b[:12:12], 0xc0, 12, 0, 1, 0, 1) }},
 	{once: true, name: "a pointer to the header", raw: func(b []byte) []byte { return append(b[:12:12], 1, 'a', 0xc0, 4, 0, 1, 0, 1) }},
 	{once: true, name: "a long label", raw: func(b []byte) []byte { b[12] = 63; return b }},
@@ -154,8 +155,8 @@ var ways = []way{
 
 // message is a query as it is sent.
 type message struct {
-	wire []byte
-	once bool // see way
+	wire   []byte
+	silent bool // see way
 }
 
 // put are all queries of TestBytesOfStock, by what they are.
@@ -190,7 +191,7 @@ func put(t *testing.T) (what []string, wire []message) {
 				if w.raw != nil {
 					b = w.raw(b)
 				}
-				what, wire = append(what, fmt.Sprintf("%.40s %s, %s", name, dns.Type(qtype), w.name)), append(wire, message{b, w.once})
+				what, wire = append(what, fmt.Sprintf("%.40s %s, %s", name, dns.Type(qtype), w.name)), append(wire, message{b, w.silent})
 			}
 		}
 	}
@@ -254,7 +255,7 @@ func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 				from.Do(func() { conns[network] = dial(n.t, network) })
 			}
 			m, wait := slices.Clone(w.wire), testutil.Attempt
-			if w.once {
+			if w.silent {
 				wait = testutil.Silence
 			}
 			if len(m) > 1 {
