@@ -105,7 +105,7 @@ func start(t TB, where string, enter func() error, cmd *exec.Cmd, deathSignal sy
 	}
 	// The parent-death signal belongs to the thread that forks, so that thread is held until the program ends.
 	cmd.SysProcAttr.Pdeathsig = deathSignal
-	cmd.WaitDelay = time.Second // a grandchild that holds our pipes must not hold Wait
+	cmd.WaitDelay = Attempt // a grandchild that holds our pipes must not hold Wait
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread stays in the namespace and ends with the goroutine

@@ -345,19 +345,15 @@ func (r *Rig) WantSilence(when string, servers []netip.AddrPort, ask func(server
 // its rules track TCP.
 func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
 	r.t.Helper()
-	tcp := !r.Kind.Caps().Programs
 	for _, server := range servers {
 		for _, network := range Networks() {
 			r.ports++
 			own := netip.AddrPortFrom(netip.Addr{}, 20000+r.ports) // the kernel gives out higher ones, which late packets may have
 			answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, testutil.AskOptions{EDNS: 1232, Source: own})
-			if err != nil || answer.Who != who {
-				r.t.Errorf("%s over %s: %v, %v; want %s", server, network, answer, err, who)
-			}
-			for _, line := range testutil.Conntrack(r.Node.Host) {
-				if strings.Contains(line, fmt.Sprintf(":%d > ", own.Port())) && (tcp || network == "udp") {
-					r.t.Error("a hit is tracked: " + line)
-				}
+			entries := strings.Join(testutil.Conntrack(r.Node.Host), "\n")
+			tracked := strings.Contains(entries, fmt.Sprintf(":%d > ", own.Port())) && (network == "udp" || !r.Kind.Caps().Programs)
+			if err != nil || answer.Who != who || tracked {
+				r.t.Errorf("%s over %s from %s: %v, %v; want %s, and no entry in\n%s", server, network, own, answer, err, who, entries)
 			}
 		}
 	}
