@@ -55,7 +55,7 @@ func newNode(t *testing.T, main string, row ...string) *node {
 	// Duplicate address detection would hold every IPv6 pod up for a second, also on the host's side of a bridge.
 	n.Host.Sysctl("net.ipv6.conf.default.accept_dad", "0")
 	n.writeNetwork()
-	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\n",
+	n.write("node.yaml", fmt.Sprintf("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\nredirects: [%q, %q]\nlocalAddresses: []\nupstreams: {external: []}\nstateDir: %s\npersistDir: %s\nlease: {renew: 200ms, lifetime: 4s}\n",
 		n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir()))
 	return n
 }

@@ -172,7 +172,10 @@ func TestTakeover(t *testing.T) {
 		return testutil.ErrorIf(len(beats) < 3, "%d heartbeats were seen", len(beats))
 	})
 	old.stop()
-	fresh.becomes(t, p.Host, "")
+	testutil.Within(t, 5*testutil.Patience(), func() error { // as TestRemoval: each gap of four seconds begins the silence again
+		st, _ := fresh.Status(p.Host)
+		return testutil.ErrorIf(!st.Programmed, "%+v", st)
+	})
 	fresh.leave(t, "forgotten."+origin)
 	exact(t, read(t, s), map[string][]zone.Publication{again.Cluster: {p}})
 }
