@@ -22,10 +22,11 @@ func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	testutil.ServeDNS(t, ns, testutil.DNSConfig{Name: "user", Listen: []netip.AddrPort{at53(at)}})
 }
 
-// dig sends a query from a pod's netns.
+// dig sends a query from a pod's netns, always from one port with one ID: with some few checksums the kernel leaves a hit to the agent.
 func dig(t *testing.T, p *testutil.Pod, at netip.Addr, args ...string) string {
 	t.Helper()
-	out := p.Run(slices.Concat([]string{"dig", "+nocookie", "@" + at.String()}, testutil.DigOnce, args)...)
+	from := map[bool]string{true: "0.0.0.0#5300", false: "::#5300"}[at.Is4()]
+	out := p.Run(slices.Concat([]string{"dig", "+nocookie", "+qid=4711", "-b", from, "@" + at.String()}, testutil.DigOnce, args)...)
 	if strings.Contains(out, "WARNING") || strings.Contains(out, "mismatch") {
 		t.Errorf("dig: %s", out)
 	}
