@@ -104,11 +104,10 @@ func (n *node) testLoad(t *testing.T) {
 	})
 	l.end()
 	for i, err := range l.lost {
-		if i < killed || i > ended || errors.Is(err, errWrong) {
+		if (i < killed || i > ended) && !errors.Is(err, errSilent) || errors.Is(err, errWrong) {
 			t.Errorf("query %d, with the agent ending from %d to %d: %v", i, killed, ended, err)
 		}
 	}
-	t.Logf("of %d queries, lost: %v", l.asked.Load(), l.lost)
 	n.mustTearDown(asking)
 	n.wantFiles()
 }

@@ -242,12 +242,14 @@ func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, er
 	switch {
 	case err != nil:
 	case a.Msg.Rcode == dns.RcodeServerFailure: // kube-dns's stand-in, in this process, was silent
-		err = errors.New("SERVFAIL")
+		err = errSilent
 	case a.Msg.Rcode != dns.RcodeSuccess || a.Who != "KUBEDNS":
 		err = fmt.Errorf("%w: %s", errWrong, a)
 	}
 	return a, err
 }
+
+var errSilent = errors.New("SERVFAIL")
 
 // wantCached queries one name several times, in each family and over both protocols, until a cache answers: with one serial. An agent
 // on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right. No answer is a wrong one.

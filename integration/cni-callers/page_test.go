@@ -53,7 +53,7 @@ func TestCnitoolPage(t *testing.T) {
 	if len(wants) < 15 {
 		t.Errorf("%d lines say what is printed, there should be more", len(wants))
 	}
-	ctx := testutil.Context(t)
+	ctx := t.Context()
 	shell := strings.Fields(strings.TrimSpace(blocks[1]))
 	cmd := exec.CommandContext(ctx, shell[0], append(shell[1:], "-c", script.String())...)
 	cmd.Dir = dir

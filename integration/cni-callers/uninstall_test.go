@@ -123,7 +123,6 @@ func TestUninstallKilled(t *testing.T) {
 	before := n.snapshot()
 	for _, delay := range []time.Duration{3, 10, 25, 50, 90} {
 		delay *= time.Millisecond
-		t.Logf("killed after %v", delay)
 		install := []string{made.Path("neardns-install"), "install", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf(), "--nodeconfig", n.path("node.yaml")}
 		n.Host.Start(install...).KillAfter(delay)
 		n.Host.Run(install...)

@@ -84,7 +84,7 @@ func TestNoNewConntrackEntry(t *testing.T) {
 	}
 	n.Host.RunInput(`table inet full {
 	chain prerouting { type filter hook prerouting priority -199; ct state new meta l4proto { tcp, udp } drop; }
-	chain output { type filter hook output priority -199; ct state new meta l4proto { tcp, udp } drop; }
+	chain output { type filter hook output priority -199; oifname "kubedns0" accept; ct state new meta l4proto { tcp, udp } drop; }
 }
 `, "nft", "-f", "-")
 	for _, at := range n.targets() {

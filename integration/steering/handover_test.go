@@ -287,6 +287,8 @@ func TestOpenTCPConnections(t *testing.T) {
 	var conns []*testutil.Conn
 	for _, a := range append(n.ClusterDNS(), n.locals()...) {
 		conns = append(conns, n.dial(p, target{a, "tcp"}))
+		_, err := conns[len(conns)-1].Send(freshName(), dns.TypeA) // without a first query, a connection is closed after 3 s
+		testutil.Check(t, err)
 	}
 	send := func(label string) (sent []string) {
 		for _, c := range conns {
@@ -308,8 +310,7 @@ func TestOpenTCPConnections(t *testing.T) {
 			}
 		}
 	}
-	send("")
-	receive("served") // a connection without a first query is closed after 3 s
+	receive("served")
 	n.lapse(func() { send("") })
 	receive("sent to a stopped agent")
 	send("")

@@ -86,11 +86,11 @@ func TestBackendChanges(t *testing.T) {
 		_, err := p.client().ask(target{kubeDNS, "udp"}, freshName(), testutil.Attempt)
 		testutil.Must(t, err)
 		n.prints(cli.Good, "cleanup --cni-conf "+n.path("none"))
+		entries := strings.Join(testutil.Conntrack(p.NetNS), "\n") // at once: an entry lives for 30 s
 		for _, ns := range []*testutil.NetNS{n.Host, p.NetNS} {
 			testutil.Equal(t, backend+": left by cleanup in "+ns.Name(), "", ruleText(ns))
 		}
 		p.wantNoneTranslated(backend + ", cleaned up")
-		entries := strings.Join(testutil.Conntrack(p.NetNS), "\n")
 		testutil.Equal(t, backend+": entries of others", backend != nftables, strings.Contains(entries, "reply "+kubeDNS.String()))
 		n.wantFallback(client{ns: p.NetNS}, "cleaned up", targets(n.ClusterDNS()...)...)
 	}

@@ -224,8 +224,9 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	f.more(500)
 	n.agent.Kill()
 	sent, before := f.asked.Load(), n.DNS.Asked(hot)
-	f.more(1000) // without the agent
+	f.more(100) // without the agent; the entry lives for 30 s
 	times, of := n.DNS.Asked(hot)-before, int(f.asked.Load()-sent)
+	f.more(900)
 	n.startAgent()
 	n.wantInKernel(1, 0)
 	f.allAnswered()

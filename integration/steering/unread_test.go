@@ -46,6 +46,8 @@ func TestUnreadAnswersFitTheContainer(t *testing.T) {
 			conns = append(conns, conn)
 		}
 	}
+	hot := freshName()
+	testutil.Eventually(t, func() error { _, err := other.client().ask(server, hot, testutil.Attempt); return err })
 	var peak int64
 	for settled := 0; settled < 5; settled++ {
 		for _, conn := range conns {
@@ -53,7 +55,7 @@ func TestUnreadAnswersFitTheContainer(t *testing.T) {
 			_, _ = conn.Write(flood)
 		}
 		for range 50 { // the agent has answered what came before
-			if a, err := other.client().ask(server, freshName(), testutil.Patience()); err != nil {
+			if a, err := other.client().ask(server, hot, testutil.Patience()); err != nil {
 				t.Fatalf("another pod during the flood: %v, %v", a, err)
 			}
 		}

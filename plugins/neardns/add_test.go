@@ -231,7 +231,7 @@ func TestParallelAdds(t *testing.T) {
 	}
 	all := func(verb string, optOut bool) {
 		var wg sync.WaitGroup
-		limit := make(chan struct{}, 24) // processes at once: enough to collide, not enough to starve a small machine
+		limit := make(chan struct{}, 8) // processes at once: enough to collide, few enough for a small machine within an ADD's 5 s
 		for i, pod := range pods {
 			wg.Go(func() {
 				limit <- struct{}{}

@@ -44,7 +44,6 @@ func TestBinarySize(t *testing.T) {
 	st, err := os.Stat(path)
 	testutil.Must(t, err)
 	const limit = 6 << 20
-	t.Logf("%.1f MB", float64(st.Size())/1e6)
 	if st.Size() > limit {
 		t.Errorf("%d bytes, more than %d", st.Size(), limit)
 	}

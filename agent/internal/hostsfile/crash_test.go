@@ -179,7 +179,7 @@ func TestForeignWriter(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			root, path := newRoot(t, base)
 			f := &file{root: root}
-			rounds, moved := 60, 0
+			rounds := 60
 			for i := range rounds {
 				text := base + "192.0.2.1\tprinter-" + strconv.Itoa(i) + "\n"
 				var wg sync.WaitGroup
@@ -191,9 +191,7 @@ func TestForeignWriter(t *testing.T) {
 					}
 					testutil.Check(t, os.WriteFile(path, []byte(text), 0o644))
 				})
-				if _, _, err := f.apply(t.Context(), lines(fmt.Sprintf("10.96.0.%d", i+1))); err != nil {
-					moved++
-				}
+				_, _, _ = f.apply(t.Context(), lines(fmt.Sprintf("10.96.0.%d", i+1))) // it may give way for good
 				wg.Wait()
 				got, err := os.ReadFile(path)
 				if err != nil || !strings.HasPrefix(string(got), text) {
@@ -202,7 +200,6 @@ func TestForeignWriter(t *testing.T) {
 			}
 			wantApplied(t, f, "", lines("10.96.0.5"))
 			testutil.WantFile(t, path, with(base+"192.0.2.1\tprinter-"+strconv.Itoa(rounds-1)+"\n", lines("10.96.0.5")))
-			t.Logf("%d of %d writes gave way for good", moved, rounds)
 		})
 	}
 }

@@ -135,7 +135,7 @@ neardns_misses_in_flight_limit 1024
 		t.Error(err)
 	}
 	for i := range names {
-		resolve(i)
+		testutil.Eventually(t, func() error { return testutil.ErrorIf(resolve(i) != mdns.RcodeSuccess, "n%d is not answered", i) })
 	}
 	store.Sweep()
 	later.Store(true)

@@ -70,7 +70,6 @@ func TestChance(t *testing.T) {
 			t.Fatalf("%v\nframe %x", err, frame)
 		}
 	}
-	t.Logf("%d frames, %d of them to be answered", tried, answered)
 	if answered < tried/20 || answered > tried-tried/20 {
 		t.Errorf("of %d frames %d were to be answered", tried, answered)
 	}

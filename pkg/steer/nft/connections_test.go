@@ -62,6 +62,7 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 				kept.want("KUBEDNS", "under the lease, still")
 
 				r.Withdraw()
+				r.drain()
 				ours.want("AGENT", "lease withdrawn, drain")
 				kept.want("KUBEDNS", "lease withdrawn")
 				r.Want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
@@ -72,6 +73,7 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 				r.Want("AGENT", pod.NetNS, "a lease again, new", servers...)
 
 				r.expire()
+				r.drain()
 				ours.want("AGENT", "lease lapsed, drain")
 				kept.want("KUBEDNS", "lease lapsed")
 				r.Want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
@@ -79,6 +81,15 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 			})
 		}
 	})
+}
+
+// drain has open connections to the agent reach it for as long as the test takes, once the leases have ended.
+func (r *nftRig) drain() {
+	r.t.Helper()
+	for _, a := range r.Ours() {
+		set := "element inet " + steer.TableName + map[bool]string{true: " drain4", false: " drain6"}[a.Is4()] + " { " + a.String()
+		r.Node.Host.RunInput("delete "+set+" }; add "+set+" timeout 10m }\n", "nft", "-f", "-")
+	}
 }
 
 // expire removes the lease elements and nothing else, as the kernel does at the end of their timeout.

@@ -70,6 +70,7 @@ func TestInterceptedConnections(t *testing.T) {
 			ours := r.dial(plain.NetNS, r.ClusterDNS()...)
 			ours.want("AGENT", "lease")
 			r.Withdraw()
+			r.drain()
 			kept.want("KUBEDNS", "withdrawn")
 			ours.want("AGENT", "withdrawn, drain")
 		}

@@ -75,6 +75,7 @@ func TestNestedNamespaceIsSteered(t *testing.T) {
 		kept := r.dial(inner, r.ClusterDNS()...)
 		kept.want("AGENT", "lease")
 		r.Withdraw()
+		r.drain()
 		r.Want("KUBEDNS", inner, "withdrawn", append(r.ClusterDNS(), r.Local()...)...)
 		kept.want("AGENT", "withdrawn, drain")
 	})

@@ -146,10 +146,7 @@ func TestBareRepair(t *testing.T) {
 		},
 	} {
 		wreck()
-		if _, err := p.Repair(); err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
+		p.settle(t)
 		n.awaitWay(t, p)
 		if again, err := p.Repair(); err != nil || again != "" {
 			t.Errorf("%s: a second repair did %q, %v", name, again, err)

@@ -1,6 +1,7 @@
 package prober
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,19 @@ func (n *node) prober(t testing.TB) (p *Prober) {
 	t.Helper()
 	testutil.Eventually(t, func() (err error) { p, err = New(n.config()); return err }) // the kernel may set its ends up late
 	t.Cleanup(func() { testutil.Check(t, p.Close(), "close") })
+	p.settle(t)
 	return p
+}
+
+// settle repairs until the kernel has set up what the prober needs, and returns what was done.
+func (p *Prober) settle(t testing.TB) (did string) {
+	t.Helper()
+	testutil.Eventually(t, func() error {
+		what, err := p.Repair()
+		did = cmp.Or(did, what)
+		return err
+	})
+	return did
 }
 
 // targets are all addresses that a prober queries: through the pod table, and directly like clients that name a local address.

@@ -1,7 +1,6 @@
 package prober
 
 import (
-	"cmp"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -54,12 +53,7 @@ func TestEnsureRepairs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.wreck()
-			var repaired string
-			testutil.Eventually(t, func() error { // a busy kernel settles its addresses late
-				what, err := p.Repair()
-				repaired = cmp.Or(repaired, what)
-				return err
-			})
+			repaired := p.settle(t)
 			if want := map[string]string{"pod table deleted": "its pod table"}[c.name]; want != "" && repaired != want {
 				t.Errorf("repaired %q, want %q", repaired, want)
 			}

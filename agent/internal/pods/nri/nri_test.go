@@ -157,6 +157,8 @@ func startRuntime(t *testing.T, socket string, running ...string) *nodeRuntime {
 		r.pods = append(r.pods, &api.PodSandbox{Id: id})
 	}
 	inner := socket + ".runtime"
+	adaptation.SetPluginRegistrationTimeout(testutil.Patience())
+	adaptation.SetPluginRequestTimeout(testutil.Patience())
 	r.Adaptation, err = adaptation.New("test", "v2.0.0", func(ctx context.Context, sync adaptation.SyncCB) error {
 		_, err := sync(ctx, r.pods, nil)
 		r.mu.Lock()
