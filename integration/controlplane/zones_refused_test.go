@@ -178,7 +178,6 @@ func TestZonesRefused(t *testing.T) {
 	if err := p.Client.List(t.Context(), &records); err != nil || len(records.Items) > 0 {
 		t.Errorf("%v: %d DNSRecords were made", err, len(records.Items))
 	}
-	t.Logf("%d bad inputs", len(rows)+8)
 
 	// What is good is taken, and cannot be made another thing.
 	for kind, good := range map[string]string{"DNSZone": goodZone, "DNSRecord": goodRecord, "DNSPolicy": goodPolicy} {

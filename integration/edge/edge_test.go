@@ -104,9 +104,10 @@ func TestPrimaryAway(t *testing.T) {
 	e.Kill()
 	e.run() // ready without the primary: the zone is on disk
 	testutil.Check(t, e.answers(host, "203.0.113.1"), "after a restart without the primary")
-	if _, text := e.get("9253/metrics"); !strings.Contains(text, "neardns_edge_zone_age_seconds") {
-		t.Error("the zone's age is not told")
-	}
+	testutil.Eventually(t, func() error {
+		_, text := e.get("9253/metrics")
+		return testutil.ErrorIf(!strings.Contains(text, "neardns_edge_zone_age_seconds"), "the zone's age is not shown")
+	})
 	p.Run()
 	publish(t, p, publication{host: "new", cluster: "cluster02", strategy: "simple", addresses: []string{"203.0.113.2"}})
 	e.await("new."+p.Zone(), "203.0.113.2")

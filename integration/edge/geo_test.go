@@ -34,9 +34,9 @@ func TestStartsWithoutGeoDatabase(t *testing.T) {
 	if got := answered(); !slices.Contains([]string{"203.0.113.1", "203.0.113.2"}, got) {
 		t.Errorf("without a database: %q", got)
 	}
-	if !strings.Contains(e.Output(), "geo.database") {
-		t.Errorf("the log has no reason\n%s", e.Output())
-	}
+	testutil.Eventually(t, func() error {
+		return testutil.ErrorIf(!strings.Contains(e.Output(), "geo.database"), "the log has no reason\n%s", e.Output())
+	})
 	w := mmdb.New(t)
 	w.Insert(netip.MustParsePrefix(edgeAt+"/32"), mmdb.Map{"country": mmdb.Map{"iso_code": "IE"}}) // on one node, it is also the client's address
 	testutil.WriteFile(t, file, string(w.Bytes("GeoLite2-Country")))

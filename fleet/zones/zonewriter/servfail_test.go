@@ -201,11 +201,13 @@ func TestPartly(t *testing.T) {
 	o := zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Key: func() (rfc2136.Key, error) { return keyOf(*key.Load())() }}
 	served := func(want string) {
 		t.Helper()
-		z := read(t, s)
+		var z *zone.State
+		testutil.Eventually(t, func() error { // the status may still be that of the message before
+			z = read(t, s)
+			got := fmt.Sprint(z.Hosts[www].Addresses)
+			return testutil.ErrorIf(got != want, "%s is served, want %s", got, want)
+		})
 		h := z.Hosts[www]
-		if got := fmt.Sprint(h.Addresses); got != want {
-			t.Errorf("%s is served, want %s", got, want)
-		}
 		if len(h.Claims) != 1 || len(z.Beats) != 1 {
 			t.Errorf("written with a foreign key: %+v, %+v", h.Claims, z.Beats)
 		}
