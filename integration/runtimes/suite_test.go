@@ -160,7 +160,6 @@ func (n *node) testLoad(t *testing.T) {
 			t.Errorf("lost, though the agent was killed at %s and had ended at %s: %+v", killed, ended, q)
 		}
 	}
-	t.Logf("of %d queries, lost: %v", l.Asked, l.Lost)
 	n.mustRemove(busy)
 	n.wantNoFiles(t)
 }

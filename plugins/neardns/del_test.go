@@ -52,7 +52,6 @@ func TestDelWithoutNetns(t *testing.T) {
 func TestDelCorruptState(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, data := range []string{"", "{", `{"version":99}`, "\x00\xff"} {
-		t.Logf("corrupt file %q", data)
 		r.must(addRequest("c1", pod, nil))
 		testutil.Must(t, os.WriteFile(podfile.Path(r.state, "c1", "eth0"), []byte(data), 0o600))
 		r.fails(addRequest("c1", pod, nil).with("CHECK"), codeState)

@@ -142,7 +142,6 @@ func TestAddOutOfTime(t *testing.T) {
 func TestAddBehindLock(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	for _, point := range []string{"host ensure", "pod repair"} {
-		t.Log("fault at ", point)
 		q := addRequest("c1", pod, nil)
 		stdout, _, err := inProcess(t, r, q, func(what string) error {
 			if what == point {
