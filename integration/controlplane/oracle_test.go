@@ -74,7 +74,6 @@ func TestOracle(t *testing.T) {
 	}
 	compat.Say(t, "placement", "who is eligible", fmt.Sprintf("as the DaemonSet controller decides: %d random sets, no difference", compared))
 	compat.Say(t, "placement", "tolerations unset", "every taint is tolerated")
-	t.Logf("%d random sets, %d of %d nodes chosen: no difference", compared, chosen, compared*nodes)
 	if chosen < compared || chosen > compared*nodes*3/4 {
 		t.Errorf("%d of %d nodes are chosen: too one-sided to show much", chosen, compared*nodes)
 	}

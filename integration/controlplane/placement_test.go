@@ -105,7 +105,6 @@ func TestLarge(t *testing.T) {
 	before := c.caches()
 	c.apply(`{nodeSelector: {infra: ""}}`)
 	out := c.reasons("Accepted Applied Available").Round(time.Second)
-	t.Logf("all to %d: %s", few, out)
 	if most, changed := w.most(); most != 1 || changed != all-few {
 		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
 	}
@@ -116,7 +115,6 @@ func TestLarge(t *testing.T) {
 	w.reset()
 	c.apply(`{}`)
 	back := c.reasons("Accepted Applied Available").Round(time.Second)
-	t.Logf("%d to all: %s", few, back)
 	compat.Say(t, "placement", "a change restarts", fmt.Sprintf("pods on nodes that enter or leave, with one patch a node (%d nodes to %d in %s, and back in %s)", all, few, out, back))
 	if most, changed := w.most(); most != 1 || changed != all-few {
 		t.Errorf("%d nodes were patched, one of them %d times", changed, most)
@@ -129,7 +127,6 @@ func TestLarge(t *testing.T) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t.Logf("fewest eligible Ready caches at a time: %d", w.fewest)
 	for _, f := range w.faults {
 		t.Error(f)
 	}
@@ -392,7 +389,6 @@ func TestKilled(t *testing.T) {
 	for _, f := range w.faults {
 		t.Error(f)
 	}
-	t.Logf("fewest eligible Ready caches at a time: %d", w.fewest)
 	w.mu.Unlock()
 
 	c.api.Kill()

@@ -72,8 +72,8 @@ func (n *node) repairedBy(name string, look func() error, fault string) {
 	pods.end(name)
 }
 
-// TestNoNewConntrackEntry: hits go on where no connection can be tracked any more. nf_conntrack_max is one for all network
-// namespaces, so that what a full table does, dropping each packet that needs a new entry, is done by a rule.
+// TestNoNewConntrackEntry: hits go on where no connection can be tracked any more. nf_conntrack_max is one for all network namespaces, so
+// that what a full table does, dropping each packet that needs a new entry, is done by a rule, for all but the agent's own queries.
 func TestNoNewConntrackEntry(t *testing.T) {
 	n := newNode(t, testutil.Dual, testutil.NFTables)
 	n.start()

@@ -215,9 +215,11 @@ func TestAnswersOfStock(t *testing.T) {
 	testutil.Eventually(t, func() error { return alive(pod.NetNS, local4) })
 	want := n.tell(pod.NetNS, what, wire, func() bool { return true })
 	stock.Kill()
-	ours := n.serve()
+	ours, lost := n.serve(), 0
 	got := n.tell(pod.NetNS, what, wire, func() bool {
-		return strings.Count(ours.Output(), "msg=\"lease granted\"")-strings.Count(ours.Output(), "msg=\"lease lost; kube-dns answers") == 4
+		was, log := lost, ours.Output()
+		lost = strings.Count(log, "msg=\"lease lost; kube-dns answers")
+		return lost == was && strings.Count(log, "msg=\"lease granted\"")-lost == 4
 	})
 	for i := range wire {
 		for j, a := range want[i] {

@@ -174,7 +174,7 @@ func TestReloadLosesNothing(t *testing.T) {
 	testutil.Equal(t, "a reload cost a lease", false, strings.Contains(n.agent.Output()[from:], "lease lost"))
 	f.allAnswered()
 	counted := regexp.MustCompile(`neardns_upstream_requests_total{.*result="silent".*} [1-9]`).MatchString(n.fetch("/metrics"))
-	if silent.Load() > 0 && !counted {
-		t.Errorf("%d queries were SERVFAIL, though kube-dns was never silent", silent.Load())
+	if silent.Load() > 0 && !counted || silent.Load() > 12 {
+		t.Errorf("%d queries were SERVFAIL; kube-dns was silent: %t", silent.Load(), counted)
 	}
 }

@@ -251,7 +251,8 @@ func TestTransparentPolicy(t *testing.T) {
 			return err
 		}
 		_, err := p.client().ask(at, name, retry)
-		return testutil.ErrorIf(err == nil || len(n.kernelHits().Refused) != 1, "the pod is answered against the policy")
+		refused := n.kernelHits().Refused
+		return testutil.ErrorIf(err == nil || len(refused) != 1, "answered against the policy: %t; refused: %v", err == nil, refused)
 	})
 	n.heat(other, at, name)
 	n.wantInKernel(1, 1)

@@ -188,7 +188,6 @@ func TestWay(t *testing.T) {
 				case entry != c.entry:
 					t.Errorf("%s: enters by %q, want %q", r, entry, c.entry)
 				}
-				t.Logf("%s: %q, %v", r, entry, err)
 			}
 			const calls = 50 // more than what the rest of the process opens meanwhile
 			before := testutil.OpenFiles(t)

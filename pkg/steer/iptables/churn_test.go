@@ -29,10 +29,9 @@ func TestChurn(t *testing.T) {
 		restore := []string{string(variant) + "-restore", "--noflush", "--counters", "-w", "30"}
 		r.Node.Host.RunInput(testutil.BulkIPTables(true, foreign), restore...)
 		r.Want("KUBEDNS", pod.NetNS, "before", r.Servers()...)
-		asked := r.churn(t, pod, restore)
+		r.churn(t, pod, restore)
 		r.Want("AGENT", pod.NetNS, "afterwards", r.Servers()...)
 		must(t, r.rules.Verify(r.Host))
-		t.Logf("%d questions", asked)
 	})
 }
 

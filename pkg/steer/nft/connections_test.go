@@ -68,12 +68,12 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 				r.Want("KUBEDNS", pod.NetNS, "lease withdrawn, new", servers...)
 
 				r.Renew()
+				r.drain()
 				kept.want("KUBEDNS", "a lease again")
 				ours.want("AGENT", "a lease again")
 				r.Want("AGENT", pod.NetNS, "a lease again, new", servers...)
 
 				r.expire()
-				r.drain()
 				ours.want("AGENT", "lease lapsed, drain")
 				kept.want("KUBEDNS", "lease lapsed")
 				r.Want("KUBEDNS", pod.NetNS, "lease lapsed, new", servers...)
@@ -83,7 +83,7 @@ func TestLeaseCutsNoConnection(t *testing.T) {
 	})
 }
 
-// drain has open connections to the agent reach it for as long as the test takes, once the leases have ended.
+// drain has open connections to the agent reach it for as long as the test takes, until a lease is renewed.
 func (r *nftRig) drain() {
 	r.t.Helper()
 	for _, a := range r.Ours() {
